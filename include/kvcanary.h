@@ -279,6 +279,327 @@ KVC_API int32_t kvc_get_num_threads(void);
  */
 KVC_API void kvc_set_parallel_for(kvc_parallel_for_fn parallel_for, void *context);
 
+/* ---- 6. Rotary embedding and the write path ------------------------------------------------ */
+
+/* Which elements of a head form a rotated pair, r = rotary_dim. */
+enum {
+	KVC_ROPE_NEOX = 0,       /* (i, i + r/2) */
+	KVC_ROPE_INTERLEAVED = 1 /* (2i, 2i + 1) */
+};
+
+/* How frequencies are stretched for contexts longer than the model was trained on. */
+enum {
+	KVC_ROPE_SCALING_NONE = 0,
+	KVC_ROPE_SCALING_LINEAR = 1,
+	KVC_ROPE_SCALING_LLAMA3 = 2,
+	KVC_ROPE_SCALING_YARN = 3
+};
+
+/* The largest rotary_dim. */
+#define KVC_ROTARY_DIM_MAX 512
+
+/* Positions above this need a cos_sin_cache: the accuracy promise ends here. */
+#define KVC_POSITION_MAX (1 << 24)
+
+/*
+ * What kvc_rope_init() is told. Start from KVC_ROPE_OPTIONS_INIT and set rotary_dim.
+ *
+ *   rotary_dim       elements of a head that rotate: even, 0 to KVC_ROTARY_DIM_MAX; no default
+ *   style            KVC_ROPE_NEOX or KVC_ROPE_INTERLEAVED
+ *   rope_base        "theta", > 0
+ *   scaling          KVC_ROPE_SCALING_*; the fields after it are read as the scaling needs them
+ *   factor           linear, llama3, yarn: > 0
+ *   low_freq_factor, high_freq_factor   llama3
+ *   original_max_position               llama3, yarn: context of the unscaled model, > 0
+ *   beta_fast, beta_slow, truncate      yarn's ramp
+ *   mscale, mscale_all_dim              yarn: 0 = not given
+ *   attention_factor                    0 = automatic: 1, or with yarn its formula
+ *   inv_freq         optional: float32 or float64 [rotary_dim/2] in host memory, copied; then
+ *                    scaling must be NONE and rope_base is not read
+ *   cos_sin_cache    optional: float32 [max_position, rotary_dim], cos half then sin half, the
+ *                    attention factor included; borrowed as long as the kvc_rope is used, never
+ *                    written; then nothing else but rotary_dim and style is read
+ */
+typedef struct kvc_rope_options {
+	size_t struct_bytes;
+	int32_t rotary_dim;
+	int32_t style;
+	double rope_base;
+	int32_t scaling;
+	int32_t truncate;
+	double factor;
+	double low_freq_factor;
+	double high_freq_factor;
+	double original_max_position;
+	double beta_fast;
+	double beta_slow;
+	double mscale;
+	double mscale_all_dim;
+	double attention_factor;
+	const kvc_tensor *inv_freq;
+	const kvc_tensor *cos_sin_cache;
+} kvc_rope_options;
+
+#define KVC_ROPE_OPTIONS_INIT                                                                      \
+	{                                                                                          \
+		sizeof(kvc_rope_options), -1, KVC_ROPE_NEOX, 10000.0, KVC_ROPE_SCALING_NONE, 1,    \
+			1.0, 1.0, 4.0, 0.0, 32.0, 1.0, 0.0, 0.0, 0.0, NULL, NULL                   \
+	}
+
+/*
+ * Frequencies ready for use. Plain data: copy it freely; nothing to free. Fill it with
+ * kvc_rope_init() and treat the fields as read-only.
+ */
+typedef struct kvc_rope {
+	size_t struct_bytes;
+	int32_t rotary_dim;
+	int32_t style;
+	double attention_factor;
+	const float *cos_sin;          /* the caller's table, or NULL */
+	int64_t cos_sin_rows;          /* rows of that table: the first position past its end */
+	int64_t cos_sin_row_stride;    /* in elements */
+	kvc_device cos_sin_device;
+	double inv_freq[KVC_ROTARY_DIM_MAX / 2]; /* radians per position, rotary_dim/2 used */
+} kvc_rope;
+
+/*
+ * Turn options into frequencies, once per model.
+ *
+ *   out      caller-owned, overwritten; untouched on failure
+ *   options  borrowed for the call
+ *
+ * Formulas (d = rotary_dim, i = 0 .. d/2-1, all in double): f = base^(-2i/d); linear f/factor;
+ * llama3 and yarn as in transformers' modeling_rope_utils (Llama 3.1; Peng et al., "YaRN").
+ * Frequencies must be finite and in [0, 16] after scaling.
+ *
+ * Returns KVC_OK, or
+ *   KVC_E_INVALID_ARGUMENT  out or options is NULL, or struct_bytes is unknown
+ *   KVC_E_SHAPE             rotary_dim is odd, negative or too large; inv_freq or cos_sin_cache
+ *                           has a shape that does not fit it
+ *   KVC_E_DTYPE             inv_freq is not float32 or float64, cos_sin_cache not float32
+ *   KVC_E_STRIDE            cos_sin_cache's last dimension is not contiguous
+ *   KVC_E_CONFIG            unknown style or scaling; a value out of its range; a frequency that
+ *                           is not finite or not in [0, 16]; inv_freq together with a scaling
+ *   KVC_E_DEVICE            inv_freq is not in host memory
+ * Threads: any.
+ */
+KVC_API KVC_NODISCARD kvc_status kvc_rope_init(kvc_rope *out, const kvc_rope_options *options);
+
+/* Reasons that a kvc_report counts. */
+enum {
+	KVC_REPORT_SLOT_RANGE = 0,     /* slot >= slot count of the pool */
+	KVC_REPORT_POSITION_RANGE = 1, /* position below 0 or past the table or KVC_POSITION_MAX */
+	KVC_REPORT_SLOT_DUPLICATE = 2, /* a second token on one slot */
+	KVC_REPORT_NONFINITE = 3,      /* NaN or infinity in k or v */
+	KVC_REPORT_ROW_RANGE = 4,      /* request row outside its table */
+	KVC_REPORT_ROW_DUPLICATE = 5,  /* a second request on one row */
+	KVC_REPORT_COLUMN_RANGE = 6,   /* prefix longer than the table is wide */
+	KVC_REPORT_MAPPING_RANGE = 7,  /* slot outside the window mapping */
+	KVC_REPORT_OFFSETS = 8,        /* offsets that fall, are negative or pass the end */
+	KVC_REPORT_TOKEN_RANGE = 9,    /* token id below 0 or above 2^31-1 */
+	KVC_REPORT_LENGTH = 10,        /* a count that had to be clamped */
+	KVC_REPORT_REASON_COUNT = 16
+};
+
+/*
+ * Optional output of rope_pool_fused, scatter_req_token_ids and plan: what was done, what was
+ * skipped. Calls add to it. On the CPU bad input is refused as a whole, so there only the last
+ * three fields ever move; on CUDA the first two say which rows were left out and why.
+ */
+typedef struct kvc_report {
+	int64_t count[KVC_REPORT_REASON_COUNT]; /* offending entries by reason */
+	int64_t first[KVC_REPORT_REASON_COUNT]; /* index of the first one, -1 if none */
+	int64_t rows_written;                   /* pool rows, token rows or plan entries written */
+	int64_t rows_skipped;                   /* legal skips: negative or reserved slot, empty request */
+	int64_t tokens_truncated;               /* tokens that did not fit their row */
+} kvc_report;
+
+/*
+ * Make a report empty. out: on the device whose calls will use it.
+ * Returns KVC_OK, or KVC_E_INVALID_ARGUMENT if out is NULL.
+ */
+KVC_API KVC_NODISCARD kvc_status kvc_report_init(kvc_report *out, void *stream);
+
+/* How much of a slot's bytes a fingerprint covers. Fixed for a group. */
+enum {
+	KVC_COVERAGE_NONE = 0,    /* nothing: fingerprint 0, never tested */
+	KVC_COVERAGE_PARTIAL = 1, /* the first 16 bytes of each head (xxh3) or source (splitmix) */
+	KVC_COVERAGE_ALL = 2      /* every byte of read_bytes */
+};
+
+/*
+ * Where rope_pool_fused adds the fingerprints of the rows it stores: the records of a group whose
+ * stamping is KVC_STAMP_CLEAR (section 8). Each stored K row adds its share under k_id, each V row
+ * under v_id, mod 2^64; the record's other fields are left alone.
+ *
+ *   records              first record, on the pools' device, 8-byte aligned
+ *   record_stride_bytes  >= 32, a multiple of 8
+ *   record_count         >= the pools' slot count
+ *   k_id, v_id           ids of the two sources: 2*layer and 2*layer + 1
+ *   coverage             KVC_COVERAGE_*, as registered for the group
+ *   head_bytes           bytes of one head as the group's sources declare it
+ */
+typedef struct kvc_stamp {
+	void *records;
+	int64_t record_stride_bytes;
+	int64_t record_count;
+	uint64_t k_id;
+	uint64_t v_id;
+	int32_t coverage;
+	int64_t head_bytes;
+} kvc_stamp;
+
+/*
+ * Arguments of kvc_rope_pool_fused(). T tokens, Hq and Hkv heads, D head dim, P slots. Start from
+ * KVC_ROPE_POOL_ARGS_INIT. Token, head and slot strides are free; the last dimension is
+ * contiguous.
+ *
+ *   q, k, v          [T,Hq,D], [T,Hkv,D], [T,Hkv,D]; float32, float16 or bfloat16, all alike.
+ *                    v and v_pool may both be NULL (MLA rows); then q's D may differ from k's
+ *   positions, slots [T], int32 or int64, independently. A negative slot skips the pool write
+ *   k_pool, v_pool   [P,Hkv,D]; the dtype of q, or float8_e4m3fn / float8_e5m2
+ *   q_out, k_out     rotated q and k; may be q and k themselves (in place) or NULL (not stored)
+ *   rope             from kvc_rope_init()
+ *   head_dim, num_qo_heads, num_kv_heads   what q and k must have; 0 = as the tensors say
+ *   n_valid          rows to process, -1 = T; positions and slots then need only n_valid entries
+ *   rotary_offset, q_rotary_offset   first rotated element of a head of k and of q
+ *   reserved_slot    the dummy slot of padding tokens, never written; -1 = none
+ *   check_duplicates refuse two tokens on one slot
+ *   check_finite     refuse NaN and infinity in k and v (rows with a slot to write)
+ *   k_scale, v_scale fp8 pools: value / scale is stored; positive and finite, else 1
+ *   scratch          CUDA with check_duplicates: int32 [P], zero, left zero; not read on the CPU
+ *   stamp            optional: fingerprint rows while they are in cache
+ *   report           optional
+ */
+typedef struct kvc_rope_pool_args {
+	size_t struct_bytes;
+	const kvc_tensor *q;
+	const kvc_tensor *k;
+	const kvc_tensor *v;
+	const kvc_tensor *positions;
+	const kvc_tensor *slots;
+	const kvc_tensor *k_pool;
+	const kvc_tensor *v_pool;
+	const kvc_tensor *q_out;
+	const kvc_tensor *k_out;
+	const kvc_rope *rope;
+	int64_t head_dim;
+	int64_t num_qo_heads;
+	int64_t num_kv_heads;
+	int64_t n_valid;
+	int64_t rotary_offset;
+	int64_t q_rotary_offset;
+	int64_t reserved_slot;
+	int32_t check_duplicates;
+	int32_t check_finite;
+	float k_scale;
+	float v_scale;
+	const kvc_tensor *scratch;
+	const kvc_stamp *stamp;
+	kvc_report *report;
+} kvc_rope_pool_args;
+
+#define KVC_ROPE_POOL_ARGS_INIT                                                                    \
+	{                                                                                          \
+		sizeof(kvc_rope_pool_args), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,  \
+			NULL, 0, 0, 0, -1, 0, 0, -1, 0, 0, 1.0f, 1.0f, NULL, NULL, NULL            \
+	}
+
+/*
+ * Rotate q and k by RoPE and scatter the rotated k and the untouched v into their pools, in one
+ * pass over the bytes.
+ *
+ * Arithmetic: angle = position * inv_freq in double, cos and sin rounded once to float32; x1*c -
+ * x2*s and x1*s + x2*c in float32, each operation rounded on its own; one rounding to the output
+ * type. The pool row holds exactly the bits of k_out; an fp8 row is made from them. A rotated NaN
+ * is stored as the positive quiet NaN. Within max(1 ulp of the output type, 4 float32 ulp of the
+ * pair's norm) of the exact result at every position up to KVC_POSITION_MAX.
+ *
+ * A token with a negative or reserved slot gets q_out and k_out but no pool row; if its position is
+ * out of range too, that is no error and its q_out and k_out rows stay as they were. Rows from
+ * n_valid on are not touched. T = 0 is a no-op that reads no pointer.
+ *
+ * Returns KVC_OK, or, with nothing written,
+ *   KVC_E_INVALID_ARGUMENT  args or a required tensor is NULL, struct_bytes is unknown
+ *   KVC_E_SHAPE             a shape, rotary_dim or an offset does not fit (first: q, k, v 3-D, ...)
+ *   KVC_E_DTYPE             q/k/v differ; pools fit neither them nor fp8; positions/slots not int
+ *   KVC_E_LENGTH            positions or slots do not have one entry per token; n_valid > T
+ *   KVC_E_DEVICE, KVC_E_NO_CUDA   tensors on different, unknown or CUDA devices
+ *   KVC_E_CONFIG            unknown style, a scale out of range, a stamp that does not fit
+ *   KVC_E_STRIDE            last dimension not contiguous, output strides that fold rows
+ *   KVC_E_OVERLAP           an output shares memory with another tensor of the call
+ *   KVC_E_POSITION_RANGE    where = token; below 0, past the table or KVC_POSITION_MAX
+ *   KVC_E_SLOT_RANGE        where = token; slot >= P
+ *   KVC_E_SLOT_DUPLICATE    where = the later token of the pair
+ *   KVC_E_NONFINITE         where = token; the message names head and dim
+ *
+ * On CUDA the call only enqueues; positions, slots, duplicates and non-finite rows are then
+ * skipped one by one and counted in 'report'.
+ * Threads: any. Two calls must not write one slot at the same time.
+ * Result: byte-identical on every device, CPU variant and thread count.
+ */
+KVC_API KVC_NODISCARD kvc_status kvc_rope_pool_fused(const kvc_rope_pool_args *args, void *stream);
+
+/* ---- 7. Token history ---------------------------------------------------------------------- */
+
+/* Whose rules an operation follows where kvcanary and SGLang's kv-canary differ. */
+enum {
+	KVC_RULES_OWN = 0,
+	KVC_RULES_SGLANG = 1 /* every byte as SGLang's kv-canary 0.5.23 */
+};
+
+/*
+ * Arguments of kvc_scatter_req_token_ids(). Start from KVC_SCATTER_ARGS_INIT.
+ *
+ *   flat_in           int64 [N]: the tokens of all requests, one after the other
+ *   offsets           int64 [bs+1]: request r has flat_in[offsets[r] .. offsets[r+1])
+ *   req_pool_indices  int64 [bs]: the row of each request
+ *   pool_out          int32 [R, C], row stride free
+ *   rules             KVC_RULES_*
+ *   allow_placeholder let token -1 through (an engine's "not known yet")
+ *   narrow            store the low 32 bits of any token
+ *   report            optional
+ */
+typedef struct kvc_scatter_args {
+	size_t struct_bytes;
+	const kvc_tensor *flat_in;
+	const kvc_tensor *offsets;
+	const kvc_tensor *req_pool_indices;
+	const kvc_tensor *pool_out;
+	int32_t rules;
+	int32_t allow_placeholder;
+	int32_t narrow;
+	kvc_report *report;
+} kvc_scatter_args;
+
+#define KVC_SCATTER_ARGS_INIT                                                                      \
+	{                                                                                          \
+		sizeof(kvc_scatter_args), NULL, NULL, NULL, NULL, KVC_RULES_OWN, 0, 0, NULL        \
+	}
+
+/*
+ * Write the token history of each request into its row of an int32 table:
+ * pool_out[req_pool_indices[r], 0:n] = flat_in[offsets[r] : offsets[r]+n], n at most C.
+ *
+ * The table is int32 to halve its memory; the inputs are int64. Longer segments are cut and counted
+ * (report.tokens_truncated). Requests of zero length are ignored wholly. Tokens before offsets[0]
+ * or from offsets[bs] on belong to nobody. Row 0 is an ordinary row here. All else stays untouched.
+ *
+ * Returns KVC_OK, or, with nothing written,
+ *   KVC_E_INVALID_ARGUMENT  args or a tensor is NULL, struct_bytes is unknown
+ *   KVC_E_SHAPE, KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_DEVICE, KVC_E_NO_CUDA   a tensor does not fit
+ *   KVC_E_OVERLAP           pool_out shares memory with an input
+ *   KVC_E_LENGTH            offsets do not have bs+1 entries; offsets fall, are negative or pass N
+ *   KVC_E_ROW_RANGE         where = request; its row lies outside [0, R)
+ *   KVC_E_ROW_DUPLICATE     where = the later request of two on one row
+ *   KVC_E_TOKEN_RANGE       where = index in flat_in; below 0 or above 2^31-1
+ * With KVC_RULES_SGLANG a request with falling offsets is skipped, of two on one row the later
+ * wins, and tokens are narrowed.
+ * Threads: any; two calls must not write one row at the same time.
+ */
+KVC_API KVC_NODISCARD kvc_status kvc_scatter_req_token_ids(
+	const kvc_scatter_args *args, void *stream);
+
 #ifdef __cplusplus
 }
 #endif
