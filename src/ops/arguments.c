@@ -1,0 +1,51 @@
+/* Checks that the operations share: arguments.h says what each one promises. */
+#include "ops/arguments.h"
+
+kvc_status kvc__check_placement(const kvc_tensor *tensor, const char *name)
+{
+	int64_t width = kvc__dtype_bytes(tensor->dtype);
+
+	KVC__TRY(kvc__check_bounds(tensor, name));
+	if (kvc__tensor_count(tensor) > 0 &&
+	        (uintptr_t)kvc__tensor_data(tensor) % (uintptr_t)width != 0)
+		return kvc__fail_tensor_misaligned(-1, name, width, tensor->dtype);
+	return KVC_OK;
+}
+
+kvc_status kvc__check_vector(
+        const kvc_tensor *tensor, const char *name, kvc_dtype dtype, int64_t length)
+{
+	KVC__TRY(kvc__check_present(tensor, name));
+	if (tensor->ndim != 1)
+		return kvc__fail_canary_tensor_must_be_1_d(-1, name, tensor);
+	if (!kvc__dtype_equal(tensor->dtype, dtype))
+		return kvc__fail_canary_tensor_dtype(-1, name, dtype, tensor->dtype);
+	KVC__TRY(kvc__check_placement(tensor, name));
+	if (!kvc__tensor_rows_contiguous(tensor))
+		return kvc__fail_canary_tensor_must_be_contiguous(
+		        -1, name, kvc__tensor_stride(tensor, 0));
+	if (length != KVC__ANY_LENGTH && tensor->shape[0] != length)
+		return kvc__fail_canary_tensor_length(-1, name, length, tensor->shape[0]);
+	return KVC_OK;
+}
+
+kvc_status kvc__check_table(const kvc_tensor *tensor, const char *name, kvc_dtype dtype)
+{
+	KVC__TRY(kvc__check_present(tensor, name));
+	if (tensor->ndim != 2)
+		return kvc__fail_canary_tensor_must_be_2_d(-1, name, tensor);
+	if (!kvc__dtype_equal(tensor->dtype, dtype))
+		return kvc__fail_canary_tensor_dtype(-1, name, dtype, tensor->dtype);
+	KVC__TRY(kvc__check_placement(tensor, name));
+	if (!kvc__tensor_rows_contiguous(tensor))
+		return kvc__fail_canary_tensor_must_be_contiguous(
+		        -1, name, kvc__tensor_stride(tensor, 1));
+	return KVC_OK;
+}
+
+kvc_status kvc__check_rules(int32_t rules)
+{
+	if (rules != KVC_RULES_OWN && rules != KVC_RULES_SGLANG)
+		return kvc__fail_rules_unknown(-1, rules);
+	return KVC_OK;
+}

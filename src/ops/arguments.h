@@ -1,0 +1,30 @@
+/*
+ * The checks of integer vectors and tables that plan, check_plan, write, verify and their like have
+ * in common. One tensor at a time: presence, dimensions, type, bounds, strides, alignment, length.
+ * Devices are compared over all tensors of a call by kvc__check_devices().
+ */
+#ifndef KVC__OPS_ARGUMENTS_H
+#define KVC__OPS_ARGUMENTS_H
+
+#include "base/tensor.h"
+
+/* For 'length': as long as it likes. */
+#define KVC__ANY_LENGTH (-1)
+
+/*
+ * A contiguous 1-D tensor of 'dtype' with 'length' entries. After it, kvc__tensor_data() is an
+ * array of shape[0] aligned entries (any pointer if there is none).
+ */
+kvc_status kvc__check_vector(
+        const kvc_tensor *tensor, const char *name, kvc_dtype dtype, int64_t length);
+
+/* A 2-D tensor of 'dtype' whose rows are contiguous; the stride between rows is free. */
+kvc_status kvc__check_table(const kvc_tensor *tensor, const char *name, kvc_dtype dtype);
+
+/* kvc__check_bounds(), and every element lies at a multiple of its size. */
+kvc_status kvc__check_placement(const kvc_tensor *tensor, const char *name);
+
+/* Is 'rules' one of KVC_RULES_*? */
+kvc_status kvc__check_rules(int32_t rules);
+
+#endif
