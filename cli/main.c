@@ -1,10 +1,93 @@
-/* The kvcanary command. */
-#include "kvcanary.h"
+/* The kvcanary command: one table of commands, and what holds for all of them. */
+#include "cli.h"
 
-#include <stdio.h>
+#include <errno.h>
+#include <string.h>
 
-int main(void)
+static const struct cli_command commands[] = {
+	{ "explain", "say what an error or a violation means and what to do", cli_explain },
+};
+#define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
+
+static const struct cli_command *find_command(const char *name)
 {
-	printf("kvcanary %s\n", kvc_version());
-	return 0;
+	for (size_t i = 0; i < COMMAND_COUNT; i++)
+		if (strcmp(commands[i].name, name) == 0)
+			return &commands[i];
+	return NULL;
+}
+
+static const char *nearest_command(const char *name)
+{
+	size_t best = 0, best_distance = SIZE_MAX;
+
+	for (size_t i = 0; i < COMMAND_COUNT; i++) {
+		size_t distance = cli_distance(name, commands[i].name, SIZE_MAX);
+		if (distance < best_distance) {
+			best = i;
+			best_distance = distance;
+		}
+	}
+	return commands[best].name;
+}
+
+static int print_help(void)
+{
+	printf("kvcanary %s: keeps the KV cache of an LLM engine right\n\n"
+	       "usage: kvcanary COMMAND [OPTION]... [ARGUMENT]...\n\ncommands:\n",
+	        kvc_version());
+	for (size_t i = 0; i < COMMAND_COUNT; i++)
+		printf("  %-10s %s\n", commands[i].name, commands[i].summary);
+	printf("  %-10s %s\n\n", "help", "the options of a command, with an example");
+	printf("  --version  print the version\n"
+	       "  --help     this text; after a command, its own\n\n"
+	       "exit code: 0 all good, 1 damage found, 2 could not check\n"
+	       "example:   kvcanary explain violation-verify-chain-hash\n");
+	return CLI_GOOD;
+}
+
+static int run_named(const char *name, int argc, char **argv)
+{
+	const struct cli_command *command = find_command(name);
+
+	if (command)
+		return command->run(argc, argv);
+	if (name[0] == '-')
+		return cli_fail("cli-unknown-option", "option", name, "command", "kvcanary", NULL);
+	return cli_fail(
+	        "cli-unknown-command", "command", name, "nearest", nearest_command(name), NULL);
+}
+
+/* "kvcanary help CMD" is "kvcanary CMD --help". */
+static int run_help(int argc, char **argv)
+{
+	char option[] = "--help";
+	char *arguments[] = { argc > 1 ? argv[1] : NULL, option, NULL };
+
+	return argc > 1 ? run_named(argv[1], 2, arguments) : print_help();
+}
+
+static int run(int argc, char **argv)
+{
+	if (argc < 2)
+		return cli_fail("cli-no-command", NULL);
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+		return print_help();
+	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+		printf("kvcanary %s\n", kvc_version());
+		return CLI_GOOD;
+	}
+	if (strcmp(argv[1], "help") == 0)
+		return run_help(argc - 1, argv + 1);
+	return run_named(argv[1], argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv)
+{
+	int code = run(argc, argv);
+
+	/* A full disk must not look like success. */
+	if (fflush(stdout) != 0 || ferror(stdout))
+		return cli_fail("cli-output-failed", "reason", strerror(errno), NULL);
+	return code;
 }

@@ -107,7 +107,7 @@ kvc_status kvc__check_present(const kvc_tensor *tensor, const char *name)
 static int span_fits(const kvc_tensor *tensor)
 {
 	const int64_t limit = INT64_C(1) << 62;
-	int64_t width = kvc__dtype_bytes(tensor->dtype);
+	int64_t width = kvc__dtype_bytes(tensor->dtype) ? kvc__dtype_bytes(tensor->dtype) : 1;
 	int64_t count = width, span = width, reach;
 	int empty = 0;
 

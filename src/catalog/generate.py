@@ -68,8 +68,6 @@ def split_template(template, file, field):
         if kind not in TYPES:
             raise Malformed(f"{file}: {field}: unknown placeholder type '{kind}' in "
                             f"{found.group(0)}; known: {', '.join(TYPES)}")
-        if name in C_WORDS:
-            raise Malformed(f"{file}: {field}: placeholder name '{name}' cannot be a C argument")
         parts += [template[at:found.start()], (name, kind)]
         at = found.end()
     parts.append(template[at:])
@@ -95,6 +93,8 @@ def arguments_of(entry):
     arguments = {}
     for parts in (entry["message_parts"], entry["hint_parts"]):
         for name, kind in parts[1::2]:
+            if entry["kind"] == "error" and name in C_WORDS:
+                raise Malformed(f"{entry['file']}: placeholder name '{name}' cannot be an argument")
             if arguments.setdefault(name, kind) != kind:
                 raise Malformed(f"{entry['file']}: placeholder '{name}' has two types, "
                                 f"{arguments[name]} and {kind}")

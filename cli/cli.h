@@ -1,0 +1,87 @@
+/*
+ * What the commands of kvcanary share: exit codes, errors with a catalogue slug, text for people.
+ *
+ * A new command: a function like cli_explain() in a file of its own, and a row in main.c.
+ */
+#ifndef KVCANARY_CLI_H
+#define KVCANARY_CLI_H
+
+#include "kvcanary.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+/* Exit codes of every command. */
+enum {
+	CLI_GOOD = 0,
+	CLI_DAMAGE = 1, /* something was checked and is wrong */
+	CLI_CANNOT = 2  /* could not check: bad usage, unreadable file */
+};
+
+struct cli_command {
+	const char *name;
+	const char *summary;               /* one line for kvcanary --help */
+	int (*run)(int argc, char **argv); /* argv[0] is the name; returns an exit code */
+};
+
+/* Each in its own file. */
+int cli_explain(int argc, char **argv);
+
+/* ---- errors; all of these print to stderr and return CLI_CANNOT ---- */
+
+/*
+ * "kvcanary: <message> [<slug>]" and the hint. After the slug of a kind="cli" entry come pairs of
+ * strings, placeholder name and value, and then NULL:
+ *
+ *	return cli_fail("cli-input-unreadable", "path", path, "reason", strerror(errno), NULL);
+ */
+int cli_fail(const char *slug, ...) __attribute__((sentinel));
+
+/* The same for kvc_last_error(), after a call of the library failed. */
+int cli_fail_library(void);
+
+/*
+ * For the default branch of a getopt_long() loop whose option string begins with ':': reports the
+ * option that is unknown or lacks its value. 'command' as people type it: "kvcanary explain".
+ */
+int cli_fail_option(const char *command, char **argv, int result);
+
+/* Reads a whole number for an option; 0 if good, else CLI_CANNOT with the error printed. */
+int cli_read_int(int64_t *out, const char *option, const char *value, int64_t least, int64_t most);
+
+/* ---- text ---- */
+
+/* Columns to wrap at: those of the terminal, between 40 and 100; 80 if stdout is none. */
+int cli_columns(void);
+
+/* From now on wrap at this many columns. */
+void cli_set_columns(int columns);
+
+/* Print text wrapped at spaces, every line indented; the first one starts after 'first'. */
+void cli_wrap(FILE *file, int indent, const char *first, const char *text);
+
+/* Print text (code) as it is, every line indented. */
+void cli_indented(FILE *file, int indent, const char *text);
+
+/* The edit distance of two words, at most 'limit'. */
+size_t cli_distance(const char *a, const char *b, size_t limit);
+
+/* ---- templates of the catalogue ---- */
+
+/* What a placeholder stands for. */
+struct cli_value {
+	const char *name; /* name_bytes long, need not end there */
+	size_t name_bytes;
+	const char *text;
+	size_t text_bytes;
+};
+
+/* Writes a template with the values that are known; other placeholders stay as they are. Returns
+ * 'out', which has out_bytes; longer text is cut. Control characters become '?'. */
+char *cli_fill(char *out, size_t out_bytes, const char *template, const struct cli_value *values,
+        size_t count);
+
+/* The name of placeholder 'index' of a template; 0 if there are not so many. */
+int cli_placeholder(struct cli_value *out, const char *template, size_t index);
+
+#endif
