@@ -1,0 +1,109 @@
+# Actions for people and for CI; CMake does the building. 'make help' lists them.
+.DEFAULT_GOAL := build
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+TRACE ?= data/mooncake_conversation_trace.jsonl
+FUZZ_SECONDS ?= 60
+# CI treats a warning as an error; for a person's own compiler, newer than ours, it is only one.
+WERROR := $(if $(CI),ON,OFF)
+
+CTEST := ctest --output-on-failure -j $(JOBS)
+# C and shell files of this project.
+C_FILES = $(shell find include src cli tests examples -name '*.[ch]' -o -name '*.cpp' | sort)
+SH_FILES = $(shell find tools tests -name '*.sh' | sort) .ci/run
+# ThreadSanitizer wants a fixed address layout; where the machine does not allow that, it does not
+# need it either.
+FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+.PHONY: build run test check check-clang check-asan check-tsan check-all fuzz docs install \
+	format format-check lint clean help
+
+build: ## The library and the command build/kvcanary (the default)
+	tools/setup.sh build
+	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	cmake --build build -j $(JOBS)
+
+run: ## Replay a serving trace with every fault; writes report.html
+	@tools/setup.sh build
+	@[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	@cmake --build build -j $(JOBS) --target kvcanary -- --no-print-directory -s
+	build/kvcanary replay $(TRACE) --fault all --html report.html
+
+test: ## Build and run all tests of the quick tier
+	tools/setup.sh test $(if $(KVC_REQUIRE_ALL),browser)
+	cmake -S . -B build -DKVC_BUILD_TESTS=ON -DKVC_WERROR=$(WERROR) >/dev/null
+	cmake --build build -j $(JOBS)
+	$(CTEST) --test-dir build --timeout 300
+
+check: check-clang check-asan check-tsan ## clang without a warning; tests under ASan+UBSan and TSan
+
+check-clang: ## Build with clang, every warning an error
+	tools/setup.sh sanitize
+	cmake -S . -B build-clang -DCMAKE_C_COMPILER=clang -DKVC_WERROR=ON >/dev/null
+	cmake --build build-clang -j $(JOBS)
+
+check-asan: ## Tests under AddressSanitizer and UndefinedBehaviorSanitizer (gcc)
+	tools/setup.sh test
+	cmake -S . -B build-asan -DCMAKE_C_COMPILER=gcc \
+		-DKVC_SANITIZE=address,undefined >/dev/null
+	cmake --build build-asan -j $(JOBS)
+	UBSAN_OPTIONS=print_stacktrace=1 $(CTEST) --test-dir build-asan --timeout 600 -LE tree
+
+check-tsan: ## Tests under ThreadSanitizer (clang)
+	tools/setup.sh sanitize
+	cmake -S . -B build-tsan -DCMAKE_C_COMPILER=clang \
+		-DKVC_SANITIZE=thread >/dev/null
+	cmake --build build-tsan -j $(JOBS)
+	$(FIXED_LAYOUT) $(CTEST) --test-dir build-tsan --timeout 600 -LE tree
+
+check-all: check ## check, the long tests, and a clean replay of the whole trace
+	tools/setup.sh test browser
+	cmake -S . -B build -DKVC_BUILD_TESTS=ON >/dev/null
+	cmake --build build -j $(JOBS)
+	KVC_TEST_LONG=1 KVC_REQUIRE_ALL=1 $(CTEST) --test-dir build --timeout 5400
+	build/kvcanary replay $(TRACE) --requests all
+
+fuzz: ## Fuzz each parser for FUZZ_SECONDS (60) with libFuzzer and ASan
+	tools/setup.sh fuzz
+	cmake -S . -B build-fuzz -DCMAKE_C_COMPILER=clang -DKVC_BUILD_TESTS=OFF -DKVC_FUZZ=ON \
+		-DKVC_SANITIZE=address,undefined >/dev/null
+	cmake --build build-fuzz -j $(JOBS)
+	for target in build-fuzz/fuzz/fuzz_*; do \
+		mkdir -p build-fuzz/corpus/$${target##*/}; \
+		$$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 \
+			build-fuzz/corpus/$${target##*/} tests/fuzz/corpus/$${target##*/fuzz_}; \
+	done
+
+docs: ## Rewrite docs/errors from the catalogue
+	tools/setup.sh build
+	python3 src/catalog/generate.py --source . --pages docs/errors
+
+install: build ## Install to PREFIX (/usr/local); DESTDIR is honoured
+	cmake -S . -B build -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null
+	cmake --build build -j $(JOBS)
+	DESTDIR=$(DESTDIR) cmake --install build
+
+format: ## Format all C files in place
+	tools/setup.sh format
+	clang-format -i $(C_FILES)
+
+format-check: ## Fail if a C file is not formatted
+	tools/setup.sh format
+	clang-format --dry-run --Werror $(C_FILES)
+
+lint: ## The project's own rules, shellcheck, cppcheck and clang-tidy
+	tools/setup.sh lint
+	python3 tests/lint.py
+	shellcheck $(SH_FILES)
+	cmake -S . -B build -DKVC_BUILD_TESTS=ON >/dev/null
+	cmake --build build -j $(JOBS) --target kvc_catalog
+	tools/lint.sh
+
+clean: ## Remove every build folder and the report
+	rm -rf build build-* report.html
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile

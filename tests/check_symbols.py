@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""What the shared library exports against what the header declares.
+
+usage: check_symbols.py HEADER LIBKVCANARY.SO LIBKVCANARY.A
+
+Every exported symbol starts kvc_ and is declared in the header; every declared function is
+exported; the static library defines no global name outside kvc_ and kvc__.
+"""
+import re
+import subprocess
+import sys
+
+
+def declared_functions(header):
+    """Names of the functions that the header marks KVC_API, in order."""
+    text = re.sub(r"/\*.*?\*/", "", open(header, encoding="utf-8").read(), flags=re.S)
+    text = re.sub(r"^[ \t]*#.*(?:\\\n.*)*$", "", text, flags=re.M)
+    return re.findall(r"KVC_API[^;(]*?\b(\w+)\s*\(", text)
+
+
+def symbols(arguments):
+    """Defined symbols that 'nm' lists with these arguments, without version suffixes."""
+    listing = subprocess.run(["nm", "--defined-only", *arguments], check=True, text=True,
+                             capture_output=True).stdout
+    rows = [line.split() for line in listing.splitlines()]
+    return {row[2].split("@")[0] for row in rows if len(row) == 3 and row[1] != "A"}
+
+
+def main():
+    header, shared, static = sys.argv[1:]
+    declared = declared_functions(header)
+    exported = symbols(["--dynamic", "--extern-only", shared])
+    own = {name for name in symbols(["--extern-only", static])
+           if not name.startswith(("kvc_", "__asan_", "__odr_asan", "__tsan", "__sancov"))}
+    faults = [f"declared in the header, not exported: {name}"
+              for name in declared if name not in exported]
+    faults += [f"exported, not declared in the header: {name}"
+               for name in sorted(exported - set(declared))]
+    faults += [f"static library: global name without the prefix kvc_: {name}"
+               for name in sorted(own)]
+    for fault in faults:
+        print(fault)
+    print(f"{len(declared)} functions declared, {len(exported)} symbols exported, "
+          f"{len(faults)} faults")
+    return 1 if faults or not declared else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
