@@ -1365,13 +1365,15 @@ KVC_API KVC_NODISCARD kvc_status kvc_guard_group_view(
  *
  *   step             the engine's own number, rising, >= 0; below 2^32
  *   requests         owner_request (ids >= 0, required) tells requests apart: another id on a row
- * is another request. verify_chain_in, write_chain_in and start must be NULL: the guard keeps them
- * itself req_to_token     int32 [R, C]: the request table expected_tokens  optional int32 [R, C2]
- * with valid_lens int64 [bs]: what each row should hold, from a source independent of the write
- * path tokens, positions, slots   int64 [T]: what the step writes, request after request; slots in
- * the numbering of req_to_token expected_input_tokens, expected_input_positions   both or none,
- * int64 [T]: the input check valid_prefix     optional output int64 [bs]: how much of each prefix
- * can be trusted
+ *                    is another request. verify_chain_in, write_chain_in and start must be NULL:
+ *                    the guard keeps them itself
+ *   req_to_token     int32 [R, C]: the request table
+ *   expected_tokens  optional int32 [R, C2] with valid_lens int64 [bs]: what each row should hold,
+ *                    from a source independent of the write path
+ *   tokens, positions, slots   int64 [T]: what the step writes, request after request; slots in
+ *                    the numbering of req_to_token
+ *   expected_input_tokens, expected_input_positions   both or none, int64 [T]: the input check
+ *   valid_prefix     optional output int64 [bs]: how much of each prefix can be trusted
  */
 typedef struct kvc_guard_step {
 	size_t struct_bytes;
@@ -1457,10 +1459,9 @@ KVC_API KVC_NODISCARD kvc_status kvc_guard_sweep(kvc_guard *guard, int32_t group
 enum {
 	KVC_CAUSE_UNKNOWN = 0,
 	KVC_CAUSE_BYTES_DAMAGED = 1, /* record sound, bytes not: bit flip, raw write, lost write */
-	KVC_CAUSE_OVERWRITTEN =
-	        2, /* another request stamped the slot after the victim relied on it */
-	KVC_CAUSE_WRONG_SLOT = 3,     /* table or prefix points at a row made for somebody else */
-	KVC_CAUSE_NEVER_WRITTEN = 4,  /* the slot has no record: lost write or a page too many */
+	KVC_CAUSE_OVERWRITTEN = 2,   /* another request stamped the slot while the victim used it */
+	KVC_CAUSE_WRONG_SLOT = 3,    /* table or prefix points at a row made for somebody else */
+	KVC_CAUSE_NEVER_WRITTEN = 4, /* the slot has no record: lost write or a page too many */
 	KVC_CAUSE_WRONG_POSITION = 5, /* written at a position that it does not have */
 	KVC_CAUSE_WRONG_TOKEN = 6,    /* another token was computed than the request holds */
 	KVC_CAUSE_NONFINITE = 7,      /* NaN or infinity */
@@ -1522,8 +1523,7 @@ typedef struct kvc_guard_statistics {
 	int64_t chain_unchecked;
 	int64_t violations;
 	int64_t violations_dropped;     /* the ring was full */
-	int64_t oldest_unchecked_steps; /* age of the stamped slot that went longest without a check
-	                                 */
+	int64_t oldest_unchecked_steps; /* age of the stamped slot longest without a check */
 	int64_t oldest_unchecked_slot;  /* -1 = every stamped slot has been checked in this step */
 	int32_t oldest_unchecked_group;
 	size_t memory_bytes; /* what the guard allocated */

@@ -8,7 +8,7 @@ int main(void)
 {
 	char version[32];
 	snprintf(version, sizeof version, "%d.%d.%d", KVC_VERSION_MAJOR, KVC_VERSION_MINOR,
-		KVC_VERSION_PATCH);
+	        KVC_VERSION_PATCH);
 	if (strcmp(version, kvc_version()) != 0)
 		return 1;
 	if (kvc_scatter_req_token_ids(NULL, NULL) != KVC_E_INVALID_ARGUMENT)
