@@ -80,7 +80,7 @@ static int is_word_char(char c)
 }
 
 /* The first byte of a value that ends right before 'end': a template may begin with a value, and
- * what stands before it in the line ("ValueError: ") is not part of it. */
+ * what stands before it in the line ("ValueError: ") is not part of it. Never empty: end > line. */
 static const char *value_begin(const char *line, const char *end, char type)
 {
 	const char *at = end;
@@ -90,7 +90,7 @@ static const char *value_begin(const char *line, const char *end, char type)
 			at--;
 	if (type == 'h' && at > line)
 		return at - 1;
-	for (at = end; at > line && at[-1] != ' ' && at[-1] != '\t';)
+	for (at = end - 1; at > line && at[-1] != ' ' && at[-1] != '\t';)
 		at--;
 	return at;
 }
