@@ -14,6 +14,7 @@
 
 #define VALUES_MAX 24
 #define TEXT_BYTES 1024
+#define FIRST_LINE_BYTES 256
 #define VIOLATION_PREFIX "kv_canary violation:"
 #define REASON_KEY "fail_reason="
 
@@ -346,19 +347,30 @@ static int explain_text(struct session *session, char *text)
 	return session->found_count > 0 ? CLI_GOOD : CLI_CANNOT;
 }
 
+static int is_blank(const char *text)
+{
+	return text[strspn(text, " \t\r\n")] == '\0';
+}
+
 static int explain_stdin(struct session *session)
 {
 	char *line = NULL;
+	char first[FIRST_LINE_BYTES] = ""; /* first line with text, to show if nothing fits */
 	size_t capacity = 0;
 
 	errno = 0;
-	while (getline(&line, &capacity, stdin) >= 0)
+	while (getline(&line, &capacity, stdin) >= 0) {
+		if (!first[0] && !is_blank(line))
+			snprintf(first, sizeof(first), "%.*s", (int)strcspn(line, "\r\n"), line);
 		explain_text(session, line);
+	}
 	free(line);
-	if (ferror(stdin))
+	if (ferror(stdin) || errno == ENOMEM)
 		return cli_fail("cli-input-unreadable", "path", "standard input", "reason",
 		        strerror(errno), NULL);
-	return session->found_count > 0 ? CLI_GOOD : fail_no_match("standard input");
+	if (session->found_count > 0)
+		return CLI_GOOD;
+	return first[0] ? fail_no_match(first) : cli_fail("cli-explain-nothing-given", NULL);
 }
 
 static int fail_no_memory(void)
@@ -372,7 +384,7 @@ static int explain_words(struct session *session, int count, char **words)
 	char *text, *copy;
 	int code;
 
-	if (count == 0)
+	if (count == 0 || (count == 1 && is_blank(words[0])))
 		return cli_fail("cli-explain-nothing-given", NULL);
 	if (count == 1 && strcmp(words[0], "-") == 0)
 		return explain_stdin(session);

@@ -1,0 +1,2 @@
+# The violations only: a list that other entries do not change.
+kvcanary explain --list 'kv_canary violation:'

@@ -1,0 +1,12 @@
+# Usage errors of the command and of explain.
+kvcanary; echo "exit $?"
+kvcanary explian; echo "exit $?"
+kvcanary --nonsense; echo "exit $?"
+kvcanary help nonsense; echo "exit $?"
+kvcanary explain; echo "exit $?"
+kvcanary explain --nonsense; echo "exit $?"
+kvcanary explain -x; echo "exit $?"
+kvcanary explain no-cuda --width; echo "exit $?"
+kvcanary explain --width 10 no-cuda; echo "exit $?"
+kvcanary explain --width 80x no-cuda; echo "exit $?"
+kvcanary explain --list > /dev/full; echo "exit $?"
