@@ -38,7 +38,8 @@ static inline void vectors__die(const struct vectors *v, const char *what)
 	exit(2);
 }
 
-static inline void *vectors__block(struct vectors *v, size_t count, size_t item_bytes)
+/* Zeroed memory that lives until the next case. */
+static inline void *vectors_block(struct vectors *v, size_t count, size_t item_bytes)
 {
 	if (v->block_count == VECTORS_BLOCKS_MAX)
 		vectors__die(v, "too many arrays");
@@ -113,7 +114,7 @@ static inline uint64_t vectors_h64(const json_t *value)
 static inline int64_t *vectors_int64s(struct vectors *v, const json_t *array, int64_t *count_out)
 {
 	size_t count = json_array_size(array);
-	int64_t *out = vectors__block(v, count, sizeof(*out));
+	int64_t *out = vectors_block(v, count, sizeof(*out));
 	for (size_t i = 0; i < count; i++) {
 		json_t *value = json_array_get(array, i);
 		out[i] = json_is_string(value) ? (int64_t)vectors_h64(value)
@@ -127,7 +128,7 @@ static inline int64_t *vectors_int64s(struct vectors *v, const json_t *array, in
 static inline int32_t *vectors_int32s(struct vectors *v, const json_t *array, int64_t *count_out)
 {
 	size_t count = json_array_size(array);
-	int32_t *out = vectors__block(v, count, sizeof(*out));
+	int32_t *out = vectors_block(v, count, sizeof(*out));
 	for (size_t i = 0; i < count; i++)
 		out[i] = (int32_t)json_integer_value(json_array_get(array, i));
 	if (count_out)
@@ -140,7 +141,7 @@ static inline uint8_t *vectors_bytes(struct vectors *v, const json_t *value, int
 {
 	const char *text = json_string_value(value);
 	size_t count = text ? strlen(text) / 2 : 0;
-	uint8_t *out = vectors__block(v, count, 1);
+	uint8_t *out = vectors_block(v, count, 1);
 	for (size_t i = 0; i < count; i++) {
 		char pair[3] = { text[2 * i], text[2 * i + 1], '\0' };
 		out[i] = (uint8_t)strtoul(pair, NULL, 16);

@@ -49,3 +49,47 @@ kvc_status kvc__check_rules(int32_t rules)
 		return kvc__fail_rules_unknown(-1, rules);
 	return KVC_OK;
 }
+
+/* The arrays of a plan by name, with the capacity that makes each one needed. */
+static kvc_status check_plan_pointers(const kvc_plan *plan)
+{
+	const struct {
+		const void *array;
+		const char *name;
+		int64_t capacity;
+	} needed[] = {
+		{ plan->verify_slot_indices, "verify_slot_indices", plan->verify_capacity },
+		{ plan->verify_expected_tokens, "verify_expected_tokens", plan->verify_capacity },
+		{ plan->verify_expected_positions, "verify_expected_positions",
+		        plan->verify_capacity },
+		{ plan->verify_prev_slot_indices, "verify_prev_slot_indices",
+		        plan->verify_capacity },
+		{ plan->verify_num_valid, "verify_num_valid", 1 },
+		{ plan->enable, "enable", 1 },
+		{ plan->write_offsets, "write_offsets", 1 },
+		{ plan->write_seed_slot_indices, "write_seed_slot_indices",
+		        plan->write_req_capacity },
+		{ plan->write_num_valid_reqs, "write_num_valid_reqs", 1 },
+	};
+
+	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
+		if (!needed[i].array && needed[i].capacity > 0)
+			return kvc__fail_null_argument(-1, needed[i].name);
+	return KVC_OK;
+}
+
+kvc_status kvc__check_capacity(const char *name, int64_t capacity)
+{
+	if (capacity < 0 || capacity > INT32_MAX)
+		return kvc__fail_plan_capacity_out_of_range(-1, name, capacity);
+	return KVC_OK;
+}
+
+kvc_status kvc__take_plan(kvc_plan *out, const kvc_plan *given)
+{
+	KVC__TAKE(out, given, "plan");
+	KVC__TRY(kvc__check_capacity("verify_capacity", out->verify_capacity));
+	KVC__TRY(kvc__check_capacity("write_req_capacity", out->write_req_capacity));
+	KVC__TRY(kvc__check_device(out->device, "plan"));
+	return check_plan_pointers(out);
+}

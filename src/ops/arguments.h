@@ -24,6 +24,16 @@ kvc_status kvc__check_table(const kvc_tensor *tensor, const char *name, kvc_dtyp
 /* kvc__check_bounds(), and every element lies at a multiple of its size. */
 kvc_status kvc__check_placement(const kvc_tensor *tensor, const char *name);
 
+/*
+ * Copy a plan whose struct_bytes, capacities (0 .. 2^31-1), device and pointers are in order over
+ * 'out'. left_out and verify_request may be NULL, and arrays of capacity 0. What the arrays hold is
+ * not looked at.
+ */
+kvc_status kvc__take_plan(kvc_plan *out, const kvc_plan *given);
+
+/* Is the capacity one whose counts fit an int32? */
+kvc_status kvc__check_capacity(const char *name, int64_t capacity);
+
 /* Is 'rules' one of KVC_RULES_*? */
 kvc_status kvc__check_rules(int32_t rules);
 
