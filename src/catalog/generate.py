@@ -409,8 +409,9 @@ def index_of(entries):
     titles = {"error": "Errors of the library", "violation": "Violations: what a check found",
               "cli": "Errors of the command"}
     lines = ["# Errors", "", "One page per entry of the catalogue, made from `src/catalog/*.toml` by",
-             "`make` (`src/catalog/generate.py --pages docs/errors`). `kvcanary explain SLUG` prints "
-             "the same;", "`kvcanary explain 'MESSAGE'` finds the entry of a pasted message."]
+             "`python3 src/catalog/generate.py --pages docs/errors`; do not edit them. "
+             "`kvcanary explain SLUG` prints the", "same, and `kvcanary explain 'MESSAGE'` finds the "
+             "entry of a pasted message."]
     for kind in KINDS:
         chosen = [e for e in entries if e["kind"] == kind]
         if chosen:
