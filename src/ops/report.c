@@ -1,0 +1,15 @@
+/* kvc_report_init(): an empty report. */
+#include "base/error.h"
+
+#include <string.h>
+
+kvc_status kvc_report_init(kvc_report *out, void *stream)
+{
+	(void)stream;
+	if (!out)
+		return kvc__fail_null_argument(-1, "out");
+	memset(out, 0, sizeof *out);
+	for (int reason = 0; reason < KVC_REPORT_REASON_COUNT; reason++)
+		out->first[reason] = -1;
+	return KVC_OK;
+}
