@@ -1,0 +1,78 @@
+/*
+ * The work of kvc_rope_pool_fused() after all checks: what the front door (ops/rope_pool.c) hands
+ * to a CPU back end. A back end trusts every field and can not fail.
+ */
+#ifndef KVC__CPU_ROPE_H
+#define KVC__CPU_ROPE_H
+
+#include "kvcanary.h"
+
+/* Element types that q, k, v and the pools can have. */
+enum kvc__element {
+	KVC__ELEMENT_F32,
+	KVC__ELEMENT_F16,
+	KVC__ELEMENT_BF16,
+	KVC__ELEMENT_E4M3,
+	KVC__ELEMENT_E5M2
+};
+
+/* Bytes of one element. */
+static inline int64_t kvc__element_bytes(enum kvc__element element)
+{
+	return element == KVC__ELEMENT_F32 ? 4 : element < KVC__ELEMENT_E4M3 ? 2 : 1;
+}
+
+/* [rows][heads][dim]: element (r, h, d) is at data + r*row_stride + h*head_stride + d elements.
+ * Strides are bytes, 64-bit, of any sign for an input. data is NULL if the tensor was left out. */
+struct kvc__rows {
+	char *data;
+	int64_t row_stride;
+	int64_t head_stride;
+};
+
+/* int32 or int64 entries, 'stride' bytes apart, perhaps not aligned. */
+struct kvc__indices {
+	const char *data;
+	int64_t stride;
+	int is_64;
+};
+
+struct kvc__rope_job {
+	int64_t token_count; /* rows to process */
+	int64_t q_heads;
+	int64_t kv_heads;
+	int64_t q_dim;
+	int64_t kv_dim;
+	enum kvc__element element; /* of q, k, v, q_out, k_out */
+	enum kvc__element pool_element;
+	struct kvc__rows q, k, v;
+	struct kvc__rows q_out, k_out;
+	struct kvc__rows k_pool, v_pool;
+	struct kvc__indices positions, slots;
+	int64_t reserved_slot; /* negative: none */
+	int64_t rotary_offset;
+	int64_t q_rotary_offset;
+	int64_t position_count; /* the first position that is out of range */
+	float k_scale, v_scale;
+	const kvc_rope *rope;
+	const kvc_stamp *stamp; /* NULL: none, or coverage none */
+};
+
+int64_t kvc__index_read(const struct kvc__indices *indices, int64_t i);
+
+/* Does a token with this slot write no pool row? */
+static inline int kvc__slot_skipped(const struct kvc__rope_job *job, int64_t slot)
+{
+	return slot < 0 || slot == job->reserved_slot;
+}
+
+/* Cosines and sines of one in-range position, attention factor included: rotary_dim/2 each. */
+void kvc__rope_angles(const kvc_rope *rope, int64_t position, float *cos_out, float *sin_out);
+
+/* Tokens [begin, end) of the job; 'job' is a const struct kvc__rope_job. A kvc_range_fn. */
+void kvc__rope_rows_portable(void *job, int64_t begin, int64_t end);
+
+/* Add the shares of the pool rows at 'slot' to its record: stamp.c. */
+void kvc__stamp_slot(const struct kvc__rope_job *job, int64_t slot);
+
+#endif /* KVC__CPU_ROPE_H */
