@@ -6,8 +6,10 @@
 #ifndef KVCANARY_CLI_REPLAY_TRACE_H
 #define KVCANARY_CLI_REPLAY_TRACE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Tokens of one prefix block in a trace. */
 #define TRACE_BLOCK_TOKENS 512
@@ -39,10 +41,20 @@ struct trace {
 };
 
 /*
- * Read a whole trace. Returns 0; else one error with file, line and reason has been printed in the
+ * Read a whole trace; "-" is the standard input. Returns 0; else one error with file, line and reason has been printed in the
  * command's way, *out is all zero, and the result is the command's exit code (2).
  */
 int trace_open(struct trace *out, const char *path);
+
+/* Why a trace was refused: a slug of the catalogue; 'line' is 0 where no line is to blame. */
+struct trace_problem {
+	const char *slug;
+	int64_t line;
+	char reason[256];
+};
+
+/* trace_open() without printing, for tests: false with *problem filled in and *out all zero. */
+bool trace_read(struct trace *out, FILE *file, struct trace_problem *problem);
 
 /* Free what trace_open() made. An all-zero trace is fine. */
 void trace_close(struct trace *trace);
