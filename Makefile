@@ -1,5 +1,6 @@
 # Actions for people and for CI; CMake does the building. 'make help' lists them.
 .DEFAULT_GOAL := build
+MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
