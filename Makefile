@@ -58,7 +58,7 @@ check-tsan: ## Tests under ThreadSanitizer (clang)
 	cmake -S . -B build-tsan -DCMAKE_C_COMPILER=clang \
 		-DKVC_SANITIZE=thread >/dev/null
 	cmake --build build-tsan -j $(JOBS)
-	$(FIXED_LAYOUT) $(CTEST) --test-dir build-tsan --timeout 600 -LE tree
+	TSAN_OPTIONS=die_after_fork=0 $(FIXED_LAYOUT) $(CTEST) --test-dir build-tsan --timeout 600 -LE tree
 
 check-all: check ## check, the long tests, and a clean replay of the whole trace
 	tools/setup.sh test browser
