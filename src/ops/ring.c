@@ -1,0 +1,69 @@
+/*
+ * Rings of violations from the caller's side: checking one that an operation is given, and taking
+ * violations out. Recording is src/cpu/ring.c.
+ */
+#include "cpu/ring.h"
+
+#include <string.h>
+
+#include "base/tensor.h"
+
+static kvc_status check_pointer(const void *pointer, const char *name)
+{
+	return pointer ? KVC_OK : kvc__fail_null_argument(-1, name);
+}
+
+kvc_status kvc__ring_check(const kvc_ring *ring)
+{
+	if (!ring)
+		return KVC_OK;
+	KVC__TRY(kvc__check_struct(ring, sizeof(*ring), sizeof(*ring), "ring"));
+	if (ring->columns != KVC__RING_COLUMNS && ring->columns != KVC__RING_COLUMNS_SGLANG)
+		return kvc__fail_ring_columns_unknown(-1, ring->columns);
+	if (ring->capacity < 0)
+		return kvc__fail_ring_capacity_negative(-1, ring->capacity);
+	if (ring->capacity > 0)
+		KVC__TRY(check_pointer(ring->rows, "ring.rows"));
+	if (ring->columns == KVC__RING_COLUMNS_SGLANG)
+		return check_pointer(ring->write_index, "ring.write_index");
+	KVC__TRY(check_pointer(ring->consumed, "ring.consumed"));
+	return check_pointer(ring->counters, "ring.counters");
+}
+
+/* Copy the row of 'sequence' to 'out', if it is there: it is not if the violation was dropped. */
+static int take_row(const kvc_ring *ring, int64_t sequence, kvc_violation *out)
+{
+	const int64_t *row = ring->rows + (sequence - 1) % ring->capacity * KVC__RING_COLUMNS;
+
+	if (__atomic_load_n(&row[KVC__RING_COLUMNS - 1], __ATOMIC_ACQUIRE) != sequence)
+		return 0;
+	memcpy(out, row, sizeof(*out));
+	return 1;
+}
+
+kvc_status kvc_ring_poll(const kvc_ring *ring, kvc_violation *out, int64_t capacity,
+        int64_t *count_out, void *stream)
+{
+	int64_t count = 0;
+
+	(void)stream;
+	KVC__TRY(check_pointer(ring, "ring"));
+	KVC__TRY(check_pointer(count_out, "count_out"));
+	KVC__TRY(kvc__ring_check(ring));
+	if (ring->columns != KVC__RING_COLUMNS)
+		return kvc__fail_ring_not_circular(-1, ring->columns);
+	if (capacity > 0)
+		KVC__TRY(check_pointer(out, "out"));
+
+	int64_t found = __atomic_load_n(&ring->counters->violations, __ATOMIC_ACQUIRE);
+	int64_t consumed = *ring->consumed;
+	/* No row can hold a later number than this: when it was found, the ring was full. */
+	int64_t last = found - consumed > ring->capacity ? consumed + ring->capacity : found;
+	while (consumed < last && count < capacity)
+		count += take_row(ring, ++consumed, &out[count]);
+	if (consumed == last && count < capacity)
+		consumed = found;
+	__atomic_store_n(ring->consumed, consumed, __ATOMIC_RELEASE);
+	*count_out = count;
+	return KVC_OK;
+}

@@ -1,0 +1,119 @@
+/*
+ * kvc_canary_write(): check everything, then stamp. Once the first record is written nothing can be
+ * refused any more.
+ */
+#include "cpu/canary.h"
+
+#include "cpu/ring.h"
+#include "ops/arguments.h"
+#include "ops/batch.h"
+#include "ops/group.h"
+
+static const int64_t *values_of(const kvc_tensor *tensor)
+{
+	return tensor ? (const void *)kvc__tensor_data(tensor) : NULL;
+}
+
+static kvc_status take_tokens(struct kvc__write *out, const kvc_write_args *args)
+{
+	const struct kvc__named list[] = { { args->tokens, "tokens" },
+		{ args->positions, "positions" }, { args->slots, "slots" },
+		{ args->expected_tokens, "expected_tokens" },
+		{ args->expected_positions, "expected_positions" } };
+
+	if (!args->expected_tokens != !args->expected_positions)
+		return kvc__fail_write_expected_one_missing(-1,
+		        args->expected_tokens ? "expected_tokens" : "expected_positions",
+		        args->expected_tokens ? "expected_positions" : "expected_tokens");
+	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++) {
+		if (i >= 3 && !list[i].tensor)
+			continue;
+		KVC__TRY(kvc__check_vector(list[i].tensor, list[i].name, KVC_INT64,
+		        i == 0 ? KVC__ANY_LENGTH : out->token_count));
+		out->token_count = args->tokens->shape[0];
+	}
+	out->tokens = values_of(args->tokens);
+	out->positions = values_of(args->positions);
+	out->slots = values_of(args->slots);
+	out->expected_tokens = values_of(args->expected_tokens);
+	out->expected_positions = values_of(args->expected_positions);
+	return kvc__group_check_devices(&out->group, list, sizeof(list) / sizeof(list[0]));
+}
+
+static kvc_status take_scratch(struct kvc__write *out, const kvc_tensor *scratch)
+{
+	const struct kvc__named list[] = { { scratch, "scratch" } };
+
+	if (!scratch)
+		return KVC_OK;
+	KVC__TRY(kvc__check_vector(scratch, "scratch", KVC_INT64, out->group.record_count));
+	KVC__TRY(kvc__group_check_devices(&out->group, list, 1));
+	out->scratch = (void *)kvc__tensor_data(scratch);
+	return KVC_OK;
+}
+
+static kvc_status take_plan(struct kvc__write *out, const kvc_write_args *args)
+{
+	kvc_plan plan = { 0 };
+
+	KVC__TRY(kvc__batch_take_plan(&plan, args->plan, &out->group));
+	KVC__TRY(kvc__batch_count(&out->request_count, plan.write_num_valid_reqs,
+	        "plan.write_num_valid_reqs", plan.write_req_capacity, args->rules));
+	if (out->request_count > 0 && !plan.write_offsets)
+		return kvc__fail_null_argument(-1, "plan.write_offsets");
+	if (out->request_count > 0 && !plan.write_seed_slot_indices)
+		return kvc__fail_null_argument(-1, "plan.write_seed_slot_indices");
+	if (args->requests && out->request_count > out->batch.count && args->rules == KVC_RULES_OWN)
+		return kvc__fail_canary_tensor_length(
+		        -1, "requests.req_pool_indices", out->request_count, out->batch.count);
+	out->offsets = plan.write_offsets;
+	out->seeds = plan.write_seed_slot_indices;
+	return KVC_OK;
+}
+
+/* Our rules: offsets rise from 0 on and end within the tokens, and every slot has a record. */
+static kvc_status check_entries(const struct kvc__write *write)
+{
+	int64_t before = 0;
+
+	if (write->request_count == 0)
+		return KVC_OK;
+	for (int64_t r = 0; r <= write->request_count; r++) {
+		if (write->offsets[r] < before)
+			return kvc__fail_write_offsets_fall(r, r, write->offsets[r], before);
+		before = write->offsets[r];
+	}
+	if (before > write->token_count)
+		return kvc__fail_write_tokens_short(-1, before, write->token_count);
+	for (int64_t i = write->offsets[0]; i < before; i++)
+		if (write->slots[i] >= write->group.record_count)
+			return kvc__fail_canary_slot_out_of_range(
+			        i, "slots", i, write->slots[i], write->group.record_count);
+	return KVC_OK;
+}
+
+kvc_status kvc_canary_write(const kvc_write_args *args, void *stream)
+{
+	kvc_write_args taken = KVC_WRITE_ARGS_INIT;
+	struct kvc__write write = { .group = KVC_GROUP_INIT };
+
+	(void)stream;
+	KVC__TAKE(&taken, args, "args");
+	KVC__TRY(kvc__check_rules(taken.rules));
+	KVC__TRY(kvc__group_take(&write.group, taken.group));
+	KVC__TRY(kvc__batch_check_sources(&write.group, taken.rules));
+	KVC__TRY(kvc__ring_check(taken.ring));
+	KVC__TRY(kvc__batch_take(&write.batch, taken.requests, &write.group));
+	KVC__TRY(take_plan(&write, &taken));
+	KVC__TRY(take_tokens(&write, &taken));
+	KVC__TRY(take_scratch(&write, taken.scratch));
+	if (taken.rules == KVC_RULES_OWN)
+		KVC__TRY(check_entries(&write));
+	write.check_steps = taken.check_steps && *taken.check_steps != 0;
+	write.step = taken.step ? (uint32_t)*taken.step : 0;
+	write.launch_tag = taken.launch_tag;
+	write.ring = taken.ring;
+	write.rules = taken.rules;
+	kvc__write_portable(&write);
+	return KVC_OK;
+}
