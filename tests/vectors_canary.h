@@ -12,7 +12,7 @@ static inline kvc_group vectors_group(struct vectors *v)
 {
 	const json_t *list = vectors_field(v->item, "sources");
 	size_t count = json_array_size(list);
-	kvc_source *sources = vectors__block(v, count, sizeof(*sources));
+	kvc_source *sources = vectors_block(v, count, sizeof(*sources));
 	kvc_group group = KVC_GROUP_INIT;
 
 	for (size_t i = 0; i < count; i++) {
@@ -64,7 +64,7 @@ static inline void vectors_ring_start(struct vectors *v, struct vectors_ring *ou
 	out->kernel_runs = vectors_int(v->item, "kernel_run_counter");
 	ring.capacity = vectors_int(v->item, "ring_capacity");
 	ring.columns = 8;
-	ring.rows = vectors__block(v, (size_t)ring.capacity * 8, sizeof(int64_t));
+	ring.rows = vectors_block(v, (size_t)ring.capacity * 8, sizeof(int64_t));
 	ring.write_index = &out->write_index;
 	ring.slot_run_counter = &out->slot_runs;
 	ring.kernel_run_counter = &out->kernel_runs;
@@ -83,7 +83,7 @@ static inline int vectors_ring_matches(struct vectors *v, const struct vectors_r
 	           shown <= got->ring.capacity;
 
 	for (int64_t row = 0; same && row < got->ring.capacity; row++) {
-		const int64_t *expected = vectors__block(v, 8, sizeof(int64_t));
+		const int64_t *expected = vectors_block(v, 8, sizeof(int64_t));
 		if (row < shown)
 			expected = vectors_int64s(v, json_array_get(rows, (size_t)row), NULL);
 		same = memcmp(got->ring.rows + row * 8, expected, 8 * sizeof(int64_t)) == 0;

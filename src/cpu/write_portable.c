@@ -494,7 +494,7 @@ static int entries_are_one_range(const struct kvc__write *write)
 	return 1;
 }
 
-static void fingerprint_range(const struct kvc__write *write, int64_t first, int64_t past)
+static void stamp_range(const struct kvc__write *write, int64_t first, int64_t past)
 {
 	struct kvc__write task = *write;
 
@@ -509,11 +509,11 @@ static void fingerprint_all(const struct kvc__write *write)
 	int64_t last = write->request_count - 1;
 
 	if (entries_are_one_range(write)) {
-		fingerprint_range(write, first_entry(write, 0), past_entry(write, last));
+		stamp_range(write, first_entry(write, 0), past_entry(write, last));
 		return;
 	}
 	for (int64_t r = 0; r <= last; r++)
-		fingerprint_range(write, first_entry(write, r), past_entry(write, r));
+		stamp_range(write, first_entry(write, r), past_entry(write, r));
 }
 
 void kvc__write_portable(const struct kvc__write *write)
