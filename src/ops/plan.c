@@ -168,7 +168,7 @@ static kvc_status check_batch(const kvc_plan_args *args, const kvc_plan *out, in
 	return KVC_OK;
 }
 
-static kvc_status check_tensors(
+static kvc_status check_plan_tensors(
         const kvc_plan_args *args, const kvc_requests *requests, const kvc_plan *out)
 {
 	struct kvc__named arrays[REQUEST_ARRAYS];
@@ -201,7 +201,7 @@ static struct kvc__plan_table table_of(const kvc_tensor *tensor)
 	return table;
 }
 
-static struct kvc__plan task_of(
+static struct kvc__plan plan_of(
         const kvc_plan_args *args, const kvc_requests *requests, const kvc_plan *out)
 {
 	const kvc_tensor *mapping = args->full_to_swa_index_mapping;
@@ -342,8 +342,8 @@ kvc_status kvc_canary_plan(kvc_plan *given_out, const kvc_plan_args *given, void
 	KVC__TRY(kvc__take_plan(&out, given_out));
 	KVC__TAKE(&args, given, "args");
 	KVC__TAKE(&requests, args.requests, "requests");
-	KVC__TRY(check_tensors(&args, &requests, &out));
-	task = task_of(&args, &requests, &out);
+	KVC__TRY(check_plan_tensors(&args, &requests, &out));
+	task = plan_of(&args, &requests, &out);
 	KVC__TRY(check_requests(&task));
 	choose_entries(&task, args.rotation);
 	if (task.mapping && kvc__plan_find_unmapped(&task, &fault))

@@ -78,7 +78,7 @@ static kvc_status check_memory(const struct kvc__named tensors[4])
 	return check_overlap(tensors, tensors[3].tensor);
 }
 
-static kvc_status check_tensors(const kvc_scatter_args *args)
+static kvc_status check_scatter_tensors(const kvc_scatter_args *args)
 {
 	const struct kvc__named tensors[4] = {
 		{ args->flat_in, "flat_in" },
@@ -98,7 +98,7 @@ static kvc_status check_tensors(const kvc_scatter_args *args)
 
 /* ---- what the values say ---- */
 
-static struct kvc__scatter task_of(const kvc_scatter_args *args)
+static struct kvc__scatter scatter_of(const kvc_scatter_args *args)
 {
 	struct kvc__scatter task = {
 		.flat = (const int64_t *)(void *)kvc__tensor_data(args->flat_in),
@@ -130,7 +130,7 @@ static kvc_status check_offsets_own(const struct kvc__scatter *task)
 			return kvc__fail_scatter_offset_past_end(i, i, offset, task->flat_count);
 		if (i > 0 && offset < task->offsets[i - 1])
 			return kvc__fail_scatter_offsets_fall(
-			        i - 1, i - 1, task->offsets[i - 1], offset);
+			        i - 1, task->offsets[i - 1], offset, i - 1);
 	}
 	return KVC_OK;
 }
@@ -289,10 +289,10 @@ kvc_status kvc_scatter_req_token_ids(const kvc_scatter_args *given, void *stream
 
 	(void)stream; /* the CPU has none */
 	KVC__TAKE(&args, given, "args");
-	KVC__TRY(check_tensors(&args));
+	KVC__TRY(check_scatter_tensors(&args));
 	if (args.req_pool_indices->shape[0] == 0 || args.flat_in->shape[0] == 0)
 		return KVC_OK;
-	task = task_of(&args);
+	task = scatter_of(&args);
 	KVC__TRY(check_values(&task, &args));
 	kvc__scatter_store(&task);
 	count_rows(args.report, &task);
