@@ -21,7 +21,7 @@ static inline int64_t translate(const struct kvc__plan *plan, int64_t slot)
 	return plan->mapping && slot >= 0 ? plan->mapping[slot] : slot;
 }
 
-static const int32_t *row_of(
+static const int32_t *table_row(
         const struct kvc__plan *plan, const struct kvc__plan_table *table, int64_t r)
 {
 	return table->data + plan->rows[r] * table->row_stride;
@@ -94,7 +94,7 @@ static int64_t unmapped_column(
 static int request_unmapped(const struct kvc__plan *plan, int64_t r, int64_t base,
         struct kvc__span positions, struct kvc__plan_fault *out)
 {
-	const int32_t *row = row_of(plan, &plan->slots, r);
+	const int32_t *row = table_row(plan, &plan->slots, r);
 	int64_t found = INT64_MAX, at;
 
 	for (int round = 1; round >= 0; round--) {
@@ -185,7 +185,7 @@ static void emit_tokens(
 			tokens[i] = -1;
 		return;
 	}
-	const int32_t *row = row_of(plan, &plan->tokens, r);
+	const int32_t *row = table_row(plan, &plan->tokens, r);
 	for (int64_t p = part.begin; p < known.begin; p++)
 		tokens[p - part.begin] = -1;
 	for (int64_t p = known.begin; p < known.end; p++)
@@ -220,7 +220,7 @@ static void emit_part(const struct kvc__plan *plan, int64_t r, struct kvc__span 
         struct kvc__span part, int64_t at)
 {
 	const kvc_plan *out = plan->out;
-	const int32_t *row = row_of(plan, &plan->slots, r);
+	const int32_t *row = table_row(plan, &plan->slots, r);
 	int64_t count = part.end - part.begin;
 	int64_t *slots = out->verify_slot_indices + at;
 	int64_t *prevs = out->verify_prev_slot_indices + at;
@@ -281,7 +281,7 @@ void kvc__plan_writes(const struct kvc__plan *plan)
 		out->write_seed_slot_indices[r] = -1;
 		if (kvc__plan_has_seed(plan, r))
 			out->write_seed_slot_indices[r] = translate(
-			        plan, row_of(plan, &plan->slots, r)[plan->prefix_lens[r] - 1]);
+			        plan, table_row(plan, &plan->slots, r)[plan->prefix_lens[r] - 1]);
 	}
 	memset(out->write_offsets + count + 1, 0, (size_t)(capacity - count) * sizeof(int64_t));
 }

@@ -144,7 +144,7 @@ static kvc_status check_devices(const kvc_plan_args *args,
 	return kvc__check_devices(all, REQUEST_ARRAYS + 6);
 }
 
-static kvc_status check_options(const kvc_plan_args *args, const kvc_requests *requests)
+static kvc_status check_plan_options(const kvc_plan_args *args, const kvc_requests *requests)
 {
 	KVC__TRY(kvc__check_rules(args->rules));
 	if (args->window < 0)
@@ -174,7 +174,7 @@ static kvc_status check_plan_tensors(
 	struct kvc__named arrays[REQUEST_ARRAYS];
 
 	name_arrays(arrays, requests);
-	KVC__TRY(check_options(args, requests));
+	KVC__TRY(check_plan_options(args, requests));
 	KVC__TRY(check_request_arrays(arrays));
 	KVC__TRY(check_tables(args, arrays[0].tensor->shape[0]));
 	KVC__TRY(check_devices(args, arrays, out));
