@@ -181,6 +181,14 @@ const char *replay_reasons_text(char out[REPLAY_REASONS_BYTES], int64_t reasons)
  */
 int replay_html_write(FILE *out, const struct replay_result *result);
 
+/*
+ * The same into the file at 'path', which keeps its former content until the page is whole. Returns
+ * CLI_GOOD, or CLI_CANNOT with the error printed. replay_html_check() says before a long run
+ * whether that will work, in the same way, and leaves nothing behind.
+ */
+int replay_html_save(const char *path, const struct replay_result *result);
+int replay_html_check(const char *path);
+
 /* Exactly the fields that scripts rely on, one JSON object. Returns as replay_html_write(). */
 int replay_json_write(FILE *out, const struct replay_result *result);
 
