@@ -1438,6 +1438,7 @@ typedef struct kvc_sweep_slot {
 	int64_t position;
 	int64_t expected_token; /* -1 = not known */
 	int64_t prev_slot;      /* -1 at position 0, -3 = not known */
+	int64_t name_space;     /* of the sequence, as in kvc_requests; 0 = none */
 } kvc_sweep_slot;
 
 /*
@@ -1489,6 +1490,10 @@ typedef struct kvc_finding {
 	int32_t group;
 	int32_t cause; /* KVC_CAUSE_* */
 	const char *slug;
+	const char *group_name;
+	int64_t nonfinite_source_id;
+	int64_t nonfinite_head;
+	int64_t nonfinite_dim;
 } kvc_finding;
 
 /*
@@ -1524,9 +1529,14 @@ typedef struct kvc_guard_statistics {
 	int64_t violations;
 	int64_t violations_dropped;     /* the ring was full */
 	int64_t oldest_unchecked_steps; /* age of the stamped slot longest without a check */
-	int64_t oldest_unchecked_slot;  /* -1 = every stamped slot has been checked in this step */
-	int32_t oldest_unchecked_group;
-	size_t memory_bytes; /* what the guard allocated */
+	int64_t oldest_unchecked_slot;  /* -1 = every stamped slot was stamped or checked in the last
+	                                 * step */
+	int32_t oldest_unchecked_group; /* -1 = as above */
+	size_t memory_bytes;            /* what the guard allocated */
+	int64_t stale_nonfinite;        /* NaN and infinities in the unwritten rest of the last pages of
+	                                 * the last step's requests, with check_finite: no violation, but
+	                                 * masked lanes of attention let them through */
+	int64_t stale_nonfinite_slot;   /* the first such slot, -1 = none */
 } kvc_guard_statistics;
 
 /*

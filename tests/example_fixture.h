@@ -66,6 +66,16 @@ static kvc_plan plan;
 static kvc_write_args write_args;
 static kvc_verify_args verify_args;
 
+/* ---- in scope: the guard ---- */
+
+static kvc_guard *guard;
+static kvc_guard_options guard_options;
+static kvc_guard_group guard_group;
+static int32_t group_number;
+static kvc_guard_step step;
+static kvc_tensor owner_request;
+static int64_t owner_request_data[1];
+
 static inline void set_row(int64_t row, const int32_t *row_slots, int64_t count)
 {
 	memcpy(req_to_token_data + row * 8, row_slots, (size_t)count * sizeof(int32_t));
@@ -210,6 +220,29 @@ static inline void reset_canary_args(void)
 	verify_args.requests = &requests, verify_args.ring = &ring;
 }
 
+/* A guard for the request's four tokens, at its first step. It takes the group's sources; this
+ * engine writes its KV by itself, so the guard computes fingerprints at the end of a step. */
+static inline void reset_guard(void)
+{
+	kvc_guard_destroy(guard);
+	guard = NULL;
+	owner_request_data[0] = 1001;
+	owner_request = kvc_tensor_make(owner_request_data, KVC_INT64, 1, one_shape);
+	requests.owner_request = &owner_request;
+	guard_options = (kvc_guard_options)KVC_GUARD_OPTIONS_INIT;
+	guard_options.request_rows = 4;
+	guard_group = (kvc_guard_group)KVC_GUARD_GROUP_INIT;
+	guard_group.slot_count = SLOTS;
+	guard_group.sources = sources_data, guard_group.source_count = 2;
+	guard_group.stamping = KVC_STAMP_COMPUTE;
+	step = (kvc_guard_step)KVC_GUARD_STEP_INIT;
+	step.step = 1, step.requests = &requests, step.req_to_token = &req_to_token;
+	step.tokens = &tokens, step.positions = &positions, step.slots = &slots;
+	if (kvc_guard_create(&guard, &guard_options) != KVC_OK ||
+	        kvc_guard_attach_group(guard, &guard_group, &group_number) != KVC_OK)
+		assert(!"the guard of the examples");
+}
+
 static inline void example_reset(void)
 {
 	reset_shapes();
@@ -218,6 +251,7 @@ static inline void example_reset(void)
 	reset_group();
 	reset_request();
 	reset_canary_args();
+	reset_guard();
 }
 
 /* ---- in scope: steps of the canary ---- */
@@ -246,6 +280,19 @@ static inline kvc_status check_plan(void)
 
 	return status != KVC_OK ? status
 	                        : kvc_canary_check_plan(&plan, &group, NULL, &scratch, &ring, NULL);
+}
+
+/* Two callbacks of kvc_guard_sweep(). */
+static inline int64_t sweep_nothing(void *context, kvc_sweep_slot *out, int64_t capacity)
+{
+	(void)context, (void)out, (void)capacity;
+	return 0;
+}
+
+static inline int64_t sweep_too_much(void *context, kvc_sweep_slot *out, int64_t capacity)
+{
+	(void)context, (void)out;
+	return capacity + 1;
 }
 
 /* Another request, in row 3, stamps one slot. */
