@@ -165,7 +165,7 @@ static bool digits_at(const char **at, const char *end, int digits, int *out)
 	return true;
 }
 
-static bool skip(const char **at, const char *end, const char *choices)
+static bool skip_one_of(const char **at, const char *end, const char *choices)
 {
 	if (*at == end || !strchr(choices, **at) || !**at)
 		return false;
@@ -199,8 +199,9 @@ static bool read_zone(const char *at, const char *end, int *minutes_out)
 	if (at == end || (end - at == 1 && *at == 'Z'))
 		return true;
 	int sign = *at == '-' ? -1 : 1;
-	if (!skip(&at, end, "+-") || !digits_at(&at, end, 2, &hour) || !skip(&at, end, ":") ||
-	        !digits_at(&at, end, 2, &minute) || at != end || hour > 23 || minute > 59)
+	if (!skip_one_of(&at, end, "+-") || !digits_at(&at, end, 2, &hour) ||
+	        !skip_one_of(&at, end, ":") || !digits_at(&at, end, 2, &minute) || at != end ||
+	        hour > 23 || minute > 59)
 		return false;
 	*minutes_out = sign * (hour * 60 + minute);
 	return true;
@@ -211,17 +212,17 @@ static bool read_time(struct field field, int64_t *ms_out)
 {
 	const char *at = field.text, *end = field.text + field.bytes;
 	int year, month, day, hour, minute, second, zone, ms = 0;
-	if (!digits_at(&at, end, 4, &year) || !skip(&at, end, "-") ||
-	        !digits_at(&at, end, 2, &month) || !skip(&at, end, "-") ||
-	        !digits_at(&at, end, 2, &day) || !skip(&at, end, " T") ||
-	        !digits_at(&at, end, 2, &hour) || !skip(&at, end, ":") ||
-	        !digits_at(&at, end, 2, &minute) || !skip(&at, end, ":") ||
+	if (!digits_at(&at, end, 4, &year) || !skip_one_of(&at, end, "-") ||
+	        !digits_at(&at, end, 2, &month) || !skip_one_of(&at, end, "-") ||
+	        !digits_at(&at, end, 2, &day) || !skip_one_of(&at, end, " T") ||
+	        !digits_at(&at, end, 2, &hour) || !skip_one_of(&at, end, ":") ||
+	        !digits_at(&at, end, 2, &minute) || !skip_one_of(&at, end, ":") ||
 	        !digits_at(&at, end, 2, &second))
 		return false;
 	if (month < 1 || month > 12 || day < 1 || day > days_in_month(year, month) || hour > 23 ||
 	        minute > 59 || second > 59)
 		return false;
-	if (skip(&at, end, ".")) {
+	if (skip_one_of(&at, end, ".")) {
 		int decimals = 0, scale = 100;
 		for (; at != end && *at >= '0' && *at <= '9' && decimals < 9; ++at, ++decimals) {
 			ms += (*at - '0') * scale;
