@@ -338,13 +338,13 @@ static void errors_are_printed_with_file_line_and_slug(void **state)
 	write_file("odd.csv", "a,b\n");
 	write_file("empty", "");
 	assert_printed("bad.jsonl",
-	        "kvcanary: bad.jsonl:2: not a request of a serving trace: hash_ids has 1 entries, "
+	        "kvcanary: trace bad.jsonl:2: not a request: hash_ids has 1 entries, "
 	        "input_length 600 needs 2 (one for each 512 tokens) [trace-line-malformed]");
-	assert_printed("odd.csv",
-	        "kvcanary: odd.csv:1: neither Mooncake's JSONL nor Azure's CSV, the line begins "
-	        "with 'a,b' [trace-format-unknown]");
+	assert_printed("odd.csv", "kvcanary: trace odd.csv:1: neither Mooncake's JSONL nor Azure's "
+	                          "CSV, the line begins "
+	                          "with 'a,b' [trace-format-unknown]");
 	assert_printed("empty",
-	        "kvcanary: empty holds no request: every line is blank or the header "
+	        "kvcanary: trace empty holds no request: every line is blank or the header "
 	        "[trace-empty]");
 	assert_printed(".", "kvcanary: . cannot be read: Is a directory [cli-input-unreadable]");
 	assert_printed("nowhere", "kvcanary: nowhere cannot be read: No such file or directory "
