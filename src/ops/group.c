@@ -94,7 +94,7 @@ static kvc_status check_numbers(const kvc_source *source, int64_t index)
 }
 
 /* The slots of one page lie inside its row: 'needed' may saturate. */
-static kvc_status check_strides(const kvc_source *source, int64_t index)
+static kvc_status check_strides_in_row(const kvc_source *source, int64_t index)
 {
 	int64_t slots, heads, needed;
 
@@ -136,7 +136,8 @@ static kvc_status check_source(const kvc_group *group, int64_t index)
 	KVC__TRY(check_numbers(source, index));
 	if (source->row_count > 0 && !source->base)
 		return kvc__fail_null_argument(index, "base of a source");
-	KVC__TRY(source->gather ? check_gather(source, index) : check_strides(source, index));
+	KVC__TRY(
+	        source->gather ? check_gather(source, index) : check_strides_in_row(source, index));
 	int64_t slot_count = source->row_count * source->page_size;
 	if (slot_count < group->record_count)
 		return kvc__fail_source_too_few_slots(index, index, slot_count, source->row_count,
