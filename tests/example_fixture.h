@@ -120,7 +120,7 @@ static inline void reset_write_path(void)
 	positions = kvc_tensor_make(positions_data, KVC_INT64, 1, token_shape);
 	slots = kvc_tensor_make(slots_data, KVC_INT64, 1, token_shape);
 	options.rotary_dim = DIM;
-	if (!kvc_rope_init || kvc_rope_init(&rope, &options) != KVC_OK)
+	if (kvc_rope_init(&rope, &options) != KVC_OK)
 		memset(&rope, 0, sizeof(rope));
 	args = (kvc_rope_pool_args)KVC_ROPE_POOL_ARGS_INIT;
 	args.q = &q, args.k = &k, args.v = &v;

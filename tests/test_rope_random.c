@@ -1,0 +1,288 @@
+/*
+ * Goal: random sound calls of kvc_rope_pool_fused store what the oracle says and nothing else, and
+ * their stamps are those of an independent recomputation. Method: every dimension, type, layout and
+ * option drawn at random from KVC_TEST_SEED; thousands of calls with KVC_TEST_LONG=1.
+ */
+#include "rope_world.h"
+#include "seeded.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+static const kvc_dtype element_types[] = { { KVC_CODE_FLOAT, 32, 1 }, { KVC_CODE_FLOAT, 16, 1 },
+	{ KVC_CODE_BFLOAT, 16, 1 } };
+static const kvc_dtype pool_types[] = { { KVC_CODE_FLOAT8_E4M3FN, 8, 1 },
+	{ KVC_CODE_FLOAT8_E5M2, 8, 1 } };
+static const kvc_dtype index_types[] = { { KVC_CODE_INT, 32, 1 }, { KVC_CODE_INT, 64, 1 } };
+
+/* A view with gaps between heads and tokens, or with heads outermost. */
+static void random_layout(struct world *w, struct seeded *r, struct view *v)
+{
+	int64_t n0 = v->shape[0];
+	int64_t n1 = v->shape[1];
+	int64_t n2 = v->shape[2];
+	kvc_dtype dtype = v->tensor.dtype;
+	if (seeded_one_in(r, 3))
+		return;
+	int64_t inner = n2 + seeded_in(r, 0, 5);
+	int64_t offset = seeded_in(r, 0, 3);
+	int heads_first = seeded_one_in(r, 4);
+	int64_t outer = inner * (heads_first ? n0 : n1) + seeded_in(r, 0, 9);
+	struct buffer *b =
+	        world_buffer(w, (offset + outer * (heads_first ? n1 : n0) + 1) * width_of(dtype));
+	view_set(v, b, dtype, offset, n0, n1, n2, heads_first ? inner : outer,
+	        heads_first ? outer : inner);
+}
+
+static void random_values(struct seeded *r, const struct view *v)
+{
+	for (int64_t i = 0; i < v->shape[0]; i++)
+		for (int64_t j = 0; j < v->shape[1]; j++)
+			for (int64_t d = 0; d < v->shape[2]; d++) {
+				uint32_t bits = (uint32_t)seeded_next(r);
+				float value = (float)(int32_t)bits * 0x1p-30f;
+				/* Now and then any bits at all: subnormals, infinities, NaN. */
+				if (!seeded_one_in(r, 40))
+					bits = bits_from(v->tensor.dtype, value);
+				set_bits(v, i, j, d, bits);
+			}
+}
+
+/* A permutation's first entries as slots, some of them negative. */
+static void random_slots(struct world *w, struct seeded *r)
+{
+	int64_t slots[64];
+	for (int64_t i = 0; i < w->size.slots; i++)
+		slots[i] = i;
+	for (int64_t i = w->size.slots - 1; i > 0; i--) {
+		int64_t j = seeded_in(r, 0, i);
+		int64_t kept = slots[i];
+		slots[i] = slots[j], slots[j] = kept;
+	}
+	for (int64_t i = 0; i < w->size.tokens; i++) {
+		int skipped = seeded_one_in(r, 5);
+		set_index(&w->slots, i, skipped ? -seeded_in(r, 1, INT32_MAX) : slots[i]);
+		int64_t position = seeded_in(r, 0, seeded_one_in(r, 2) ? 300 : KVC_POSITION_MAX);
+		if (skipped && seeded_one_in(r, 3))
+			position = seeded_one_in(r, 2) ? -position - 1 : INT32_MAX;
+		set_index(&w->positions, i, position);
+	}
+}
+
+static void random_rope(struct world *w, struct seeded *r, int64_t dim)
+{
+	kvc_rope_options o = KVC_ROPE_OPTIONS_INIT;
+	int64_t most = dim < KVC_ROTARY_DIM_MAX ? dim : KVC_ROTARY_DIM_MAX;
+	o.rotary_dim = (int32_t)(2 * seeded_in(r, seeded_one_in(r, 2) ? most / 2 : 0, most / 2));
+	o.style = (int32_t)seeded_in(r, 0, 1);
+	o.scaling = (int32_t)seeded_in(r, 0, 3);
+	o.factor = (double)seeded_in(r, 1, 40);
+	o.original_max_position = (double)seeded_in(r, 100, 40000);
+	o.rope_base = (double)seeded_in(r, 2, 1000000);
+	expect_ok(kvc_rope_init(&w->rope, &o));
+	w->args.rotary_offset = seeded_in(r, 0, w->size.kv_dim - o.rotary_dim);
+	w->args.q_rotary_offset = seeded_in(r, 0, w->size.q_dim - o.rotary_dim);
+}
+
+static void random_outputs(struct world *w, struct seeded *r)
+{
+	int64_t choice = seeded_in(r, 0, 5);
+	if (choice <= 1)
+		world_in_place(w);
+	if (choice == 2)
+		w->args.q_out = NULL;
+	if (choice == 3)
+		w->args.k_out = NULL;
+}
+
+static void random_world(struct world *w, struct seeded *r)
+{
+	int k_only = seeded_one_in(r, 4);
+	struct size size = { seeded_in(r, 1, 9), seeded_in(r, 1, 4), seeded_in(r, 1, 4), 0,
+		seeded_in(r, 1, seeded_one_in(r, 3) ? 300 : 40), seeded_in(r, 10, 60) };
+	size.q_dim = k_only ? seeded_in(r, 1, 64) : size.kv_dim;
+	kvc_dtype dtype = element_types[seeded_in(r, 0, 2)];
+	kvc_dtype pool = seeded_one_in(r, 3) ? pool_types[seeded_in(r, 0, 1)] : dtype;
+	world_make(w, size, dtype, pool, index_types[seeded_in(r, 0, 1)]);
+	world_use_all(w);
+	random_rope(w, r, size.q_dim < size.kv_dim ? size.q_dim : size.kv_dim);
+	struct view *views[] = { &w->q, &w->k, &w->v, &w->k_pool, &w->v_pool };
+	for (int i = 0; i < 5; i++) {
+		random_layout(w, r, views[i]);
+		if (i < 3)
+			random_values(r, views[i]);
+	}
+	random_outputs(w, r);
+	random_slots(w, r);
+	if (k_only)
+		world_k_only(w);
+	if (is_fp8(pool)) {
+		w->args.k_scale = (float)seeded_in(r, 1, 1000) * 0.013f;
+		w->args.v_scale = (float)seeded_in(r, 1, 1000) * 0.0007f;
+	}
+	if (seeded_one_in(r, 3))
+		w->args.n_valid = seeded_in(r, 0, size.tokens);
+	if (seeded_one_in(r, 3))
+		w->args.reserved_slot = index_at(&w->slots, 0);
+	w->args.check_duplicates = (int32_t)seeded_in(r, 0, 1);
+}
+
+static int64_t rounds(void)
+{
+	return getenv("KVC_TEST_LONG") ? 20000 : 400;
+}
+
+static void random_calls_agree_with_the_oracle(void **state)
+{
+	(void)state;
+	struct seeded r = seeded_start("random calls");
+	for (int64_t i = 0; i < rounds(); i++) {
+		struct world w;
+		random_world(&w, &r);
+		world_run(&w);
+		world_free(&w);
+	}
+}
+
+/* ---- stamps ---- */
+
+static uint64_t s(uint64_t x)
+{
+	x ^= x >> 30;
+	x *= UINT64_C(0xBF58476D1CE4E5B9);
+	x ^= x >> 27;
+	x *= UINT64_C(0x94D049BB133111EB);
+	return x ^ x >> 31;
+}
+
+/* The share of one row, from its bytes in (head, dim) order. */
+static uint64_t share(const struct view *pool, int64_t slot, const kvc_stamp *stamp, uint64_t id)
+{
+	static char bytes[1 << 16];
+	static char covered[1 << 16];
+	size_t count = 0;
+	size_t used = 0;
+	size_t width = (size_t)width_of(pool->tensor.dtype);
+	for (int64_t h = 0; h < pool->shape[1]; h++)
+		for (int64_t d = 0; d < pool->shape[2]; d++) {
+			memcpy(bytes + count, view_at(pool, slot, h, d), width);
+			count += width;
+		}
+	size_t head = (size_t)stamp->head_bytes;
+	for (size_t i = 0; i < count; i++)
+		if (stamp->coverage == KVC_COVERAGE_ALL || i % head < 16)
+			covered[used++] = bytes[i];
+	return s(XXH3_64bits(covered, used) + (id + 1) * UINT64_C(0x9E3779B97F4A7C15));
+}
+
+static void random_stamps_agree_with_a_recomputation(void **state)
+{
+	(void)state;
+	struct seeded r = seeded_start("random stamps");
+	for (int64_t i = 0; i < rounds(); i++) {
+		struct world w;
+		random_world(&w, &r);
+		int64_t stride = 32 + 8 * seeded_in(&r, 0, 3);
+		struct buffer *b = world_buffer(&w, w.size.slots * stride + 8);
+		int64_t row_bytes =
+		        w.size.kv_heads * w.size.kv_dim * width_of(w.k_pool.tensor.dtype);
+		int64_t divisor = seeded_in(&r, 1, 2);
+		kvc_stamp stamp = KVC_STAMP_INIT;
+		stamp.records = (char *)(((uintptr_t)b->data + 7) / 8 * 8);
+		stamp.record_stride_bytes = stride;
+		stamp.record_count = w.size.slots;
+		stamp.k_id = seeded_next(&r);
+		stamp.v_id = seeded_next(&r);
+		stamp.coverage = (int32_t)seeded_in(&r, 0, 2);
+		stamp.head_bytes = divisor == 1 ? row_bytes : row_bytes / w.size.kv_heads;
+		w.args.stamp = &stamp;
+		expect_ok(kvc_report_init(&w.report, NULL));
+		expect_ok(world_call(&w));
+
+		int64_t rows = w.args.n_valid >= 0 ? w.args.n_valid : w.size.tokens;
+		for (int64_t t = 0; t < rows && stamp.coverage != KVC_COVERAGE_NONE; t++) {
+			int64_t slot = index_at(&w.slots, t);
+			int64_t at = (char *)stamp.records - b->data + slot * stride + 24;
+			uint64_t sum;
+			if (slot < 0 || slot == w.args.reserved_slot)
+				continue;
+			memcpy(&sum, b->before + at, 8);
+			sum += share(&w.k_pool, slot, &stamp, stamp.k_id);
+			if (w.args.v)
+				sum += share(&w.v_pool, slot, &stamp, stamp.v_id);
+			memcpy(b->before + at, &sum, 8); /* what world_check() then expects */
+		}
+		world_check(&w);
+		world_free(&w);
+	}
+}
+
+/* SPEC section 4.1's values for xxh3 over one source. */
+static void stamps_have_the_golden_values(void **state)
+{
+	(void)state;
+	struct world w;
+	struct size size = { 1, 1, 8, 128, 128, 2 };
+	world_make(&w, size, KVC_BFLOAT16, KVC_BFLOAT16, KVC_INT64);
+	world_rope(&w, 0, KVC_ROPE_NEOX);
+	world_k_only(&w);
+	set_index(&w.slots, 0, 1);
+	for (int i = 0; i < 2048; i++)
+		((uint8_t *)w.k.tensor.data)[i] = (uint8_t)(i % 251);
+	kvc_record records[2] = { { 0, 0, 0, 0 }, { 0, 0, 0, 0 } };
+	kvc_stamp stamp = KVC_STAMP_INIT;
+	stamp.records = records;
+	stamp.record_count = 2;
+	stamp.head_bytes = 256;
+	w.args.stamp = &stamp;
+	world_run(&w);
+	assert_true(records[1].fingerprint == UINT64_C(0xF1FD2B38A4270EC3));
+	stamp.coverage = KVC_COVERAGE_PARTIAL;
+	records[1].fingerprint = 0;
+	world_run(&w);
+	assert_true(records[1].fingerprint == UINT64_C(0x97E314E69EEC73BD));
+	memset(w.k.tensor.data, 0, 2048);
+	stamp.coverage = KVC_COVERAGE_ALL;
+	records[1].fingerprint = 0;
+	world_run(&w);
+	assert_true(records[1].fingerprint == UINT64_C(0xB2E82352B8AB932F));
+	assert_true(records[0].fingerprint == 0 && records[1].token == 0);
+	world_free(&w);
+}
+
+/* Layers written one after the other, or the same rows by several threads, add up alike. */
+static void stamps_do_not_depend_on_threads(void **state)
+{
+	(void)state;
+	struct world w;
+	struct size size = { 512, 8, 4, 64, 64, 600 };
+	world_make(&w, size, KVC_BFLOAT16, KVC_BFLOAT16, KVC_INT64);
+	static kvc_record records[2][600];
+	static const int32_t threads[] = { 1, 4 };
+	memset(records, 0, sizeof records);
+	for (int i = 0; i < 2; i++) {
+		kvc_stamp stamp = KVC_STAMP_INIT;
+		stamp.records = records[i];
+		stamp.record_count = 600;
+		stamp.k_id = 6, stamp.v_id = 7;
+		stamp.head_bytes = 128;
+		w.args.stamp = &stamp;
+		expect_ok(kvc_set_num_threads(threads[i]));
+		expect_ok(kvc_rope_pool_fused(&w.args, NULL));
+	}
+	expect_ok(kvc_set_num_threads(0));
+	assert_memory_equal(records[0], records[1], sizeof records[0]);
+	assert_true(records[0][4].fingerprint != 0);
+	world_free(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(random_calls_agree_with_the_oracle),
+		cmocka_unit_test(random_stamps_agree_with_a_recomputation),
+		cmocka_unit_test(stamps_have_the_golden_values),
+		cmocka_unit_test(stamps_do_not_depend_on_threads),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
