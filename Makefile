@@ -14,7 +14,7 @@ WERROR := $(if $(CI),ON,OFF)
 CTEST := ctest --output-on-failure -j $(JOBS)
 # C and shell files of this project.
 C_FILES = $(shell find include src cli tests examples -name '*.[ch]' -o -name '*.cpp' | sort)
-SH_FILES = $(shell find tools tests -name '*.sh' | sort) .ci/run
+SH_FILES = $(shell find tools tests -name '*.sh' -not -path 'tests/cli/*' | sort) .ci/run
 # ThreadSanitizer wants a fixed address layout; where the machine does not allow that, it does not
 # need it either.
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
@@ -99,6 +99,7 @@ lint: ## The project's own rules, shellcheck, cppcheck and clang-tidy
 	tools/setup.sh lint
 	python3 tests/lint.py
 	shellcheck $(SH_FILES)
+	shellcheck --shell=bash --exclude=SC2102 tests/cli/*.sh
 	cmake -S . -B build -DKVC_BUILD_TESTS=ON >/dev/null
 	cmake --build build -j $(JOBS) --target kvc_catalog
 	tools/lint.sh

@@ -13,6 +13,7 @@ kvc_tree_check(tree_lint ${Python3_EXECUTABLE} tests/lint.py)
 kvc_tree_check(tree_api_errors ${Python3_EXECUTABLE} tests/check_api_errors.py)
 kvc_tree_check(tree_header bash tests/check_header.sh . ${CMAKE_BINARY_DIR}/generated
   ${kvc_static_file})
+kvc_tree_check(tree_setup bash tests/check_setup.sh .)
 kvc_tree_check(tree_symbols ${Python3_EXECUTABLE} tests/check_symbols.py include/kvcanary.h
   ${kvc_shared_file} ${kvc_static_file})
 if(KVC_BUILD_CLI)

@@ -6,9 +6,9 @@ cd "$(dirname "$0")/.."
 mapfile -t files < <(find src cli examples -name '*.c' | sort)
 
 # Style findings of cppcheck contradict the house style here and there; what stays is what can be a
-# bug. constParameter and the like are left to the compiler's warnings.
+# bug. varFuncNullUB is about a NULL that is the integer 0; here it is a pointer.
 cppcheck --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability \
-	--inline-suppr --suppress=missingIncludeSystem -I include -I src -I build/generated \
+	--inline-suppr --suppress=missingIncludeSystem --suppress=varFuncNullUB -I include -I src -I build/generated \
 	"${files[@]}"
 echo "cppcheck: ${#files[@]} files, nothing found"
 
