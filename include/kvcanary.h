@@ -1529,13 +1529,12 @@ typedef struct kvc_guard_statistics {
 	int64_t violations;
 	int64_t violations_dropped;     /* the ring was full */
 	int64_t oldest_unchecked_steps; /* age of the stamped slot longest without a check */
-	int64_t oldest_unchecked_slot; /* -1 = every stamped slot was stamped or checked in the last
-	                                 * step */
+	int64_t oldest_unchecked_slot;  /* -1 = all were stamped or checked in the last step */
 	int32_t oldest_unchecked_group; /* -1 = as above */
 	size_t memory_bytes;            /* what the guard allocated */
-	int64_t stale_nonfinite; /* NaN and infinities in the unwritten rest of the last pages of
-	                                 * the last step's requests, with check_finite: no violation, but
-	                                 * masked lanes of attention let them through */
+	/* With check_finite: NaN and infinities in the unwritten rest of the last pages of the last
+	 * step's requests. No violation, but masked lanes of attention let them through. */
+	int64_t stale_nonfinite;
 	int64_t stale_nonfinite_slot; /* the first such slot, -1 = none */
 } kvc_guard_statistics;
 
