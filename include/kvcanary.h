@@ -66,6 +66,17 @@ typedef struct kvc_device {
 	int32_t device_id;
 } kvc_device;
 
+static inline kvc_device kvc_device_make(int32_t device_type, int32_t device_id)
+{
+	kvc_device device;
+	device.device_type = device_type;
+	device.device_id = device_id;
+	return device;
+}
+
+/* Host memory. */
+#define KVC_HOST kvc_device_make(KVC_DEVICE_CPU, 0)
+
 /* Element type codes, numbered as in DLPack. */
 enum {
 	KVC_CODE_INT = 0,
@@ -129,8 +140,7 @@ static inline kvc_tensor kvc_tensor_make(void *data, kvc_dtype dtype, int32_t nd
 {
 	kvc_tensor tensor;
 	tensor.data = data;
-	tensor.device.device_type = KVC_DEVICE_CPU;
-	tensor.device.device_id = 0;
+	tensor.device = KVC_HOST;
 	tensor.ndim = ndim;
 	tensor.dtype = dtype;
 	tensor.shape = shape;
@@ -416,10 +426,14 @@ typedef struct kvc_report {
 } kvc_report;
 
 /*
- * Make a report empty. out: on the device whose calls will use it.
- * Returns KVC_OK, or KVC_E_INVALID_ARGUMENT if out is NULL.
+ * Make a report empty.
+ *
+ *   out     memory on 'device', which must be that of the calls that use it; overwritten
+ *   device  KVC_HOST, or a CUDA device
+ *
+ * Returns KVC_OK; KVC_E_INVALID_ARGUMENT (NULL); KVC_E_DEVICE, KVC_E_NO_CUDA. Threads: any.
  */
-KVC_API KVC_NODISCARD kvc_status kvc_report_init(kvc_report *out, void *stream);
+KVC_API KVC_NODISCARD kvc_status kvc_report_init(kvc_report *out, kvc_device device, void *stream);
 
 /* How much of a slot's bytes a fingerprint covers. Fixed for a group. */
 enum {
@@ -1032,9 +1046,11 @@ typedef struct kvc_counters {
 } kvc_counters;
 
 /*
- * Where violations go. Start from KVC_RING_INIT. All memory belongs to the caller.
+ * Where violations go. Start from KVC_RING_INIT. All memory belongs to the caller and is zero before
+ * the first call that uses it.
  *
  *   rows         int64 [capacity, columns]
+ *   device       where the memory lies: that of the calls that use the ring
  *   columns      16: circular, row (sequence-1) % capacity, column 15 is written last; a violation
  *                is dropped while sequence-1 - *consumed >= capacity
  *                8: SGLang's, filled once, by the int32 counter write_index
@@ -1053,11 +1069,15 @@ typedef struct kvc_ring {
 	kvc_counters *counters;
 	int64_t *slot_run_counter;
 	int64_t *kernel_run_counter;
+	kvc_device device;
 } kvc_ring;
 
 #define KVC_RING_INIT                                                                              \
 	{                                                                                          \
-		sizeof(kvc_ring), NULL, 0, 16, NULL, NULL, NULL, NULL, NULL                        \
+		sizeof(kvc_ring), NULL, 0, 16, NULL, NULL, NULL, NULL, NULL,                       \
+		{                                                                                  \
+			KVC_DEVICE_CPU, 0                                                          \
+		}                                                                                  \
 	}
 
 /*

@@ -206,7 +206,7 @@ static inline void world_use_all(struct world *w)
 	w->args.q_out = &w->q_out.tensor, w->args.k_out = &w->k_out.tensor;
 	w->args.rope = &w->rope;
 	w->args.report = &w->report;
-	expect_ok(kvc_report_init(&w->report, NULL));
+	expect_ok(kvc_report_init(&w->report, KVC_HOST, NULL));
 }
 
 static inline void world_rope(struct world *w, int32_t rotary_dim, int32_t style)
@@ -474,7 +474,7 @@ static inline void world_check(struct world *w)
 /* The call succeeds, and the oracle agrees. */
 static inline void world_run(struct world *w)
 {
-	expect_ok(kvc_report_init(&w->report, NULL));
+	expect_ok(kvc_report_init(&w->report, KVC_HOST, NULL));
 	expect_ok(world_call(w));
 	world_check(w);
 }

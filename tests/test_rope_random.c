@@ -196,7 +196,7 @@ static void random_stamps_agree_with_a_recomputation(void **state)
 		stamp.coverage = (int32_t)seeded_in(&r, 0, 2);
 		stamp.head_bytes = divisor == 1 ? row_bytes : row_bytes / w.size.kv_heads;
 		w.args.stamp = &stamp;
-		expect_ok(kvc_report_init(&w.report, NULL));
+		expect_ok(kvc_report_init(&w.report, KVC_HOST, NULL));
 		expect_ok(world_call(&w));
 
 		int64_t rows = w.args.n_valid >= 0 ? w.args.n_valid : w.size.tokens;

@@ -439,7 +439,7 @@ static void reports_are_started_and_added_to(void **state)
 {
 	(void)state;
 	struct world w;
-	expect_error(kvc_report_init(NULL, NULL), KVC_E_INVALID_ARGUMENT, "null-argument",
+	expect_error(kvc_report_init(NULL, KVC_HOST, NULL), KVC_E_INVALID_ARGUMENT, "null-argument",
 	        "out is NULL", -1);
 	world_x(&w);
 	set_index(&w.slots, 1, -1);
