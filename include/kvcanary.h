@@ -174,7 +174,8 @@ typedef enum kvc_status {
 	KVC_E_NONFINITE = 150,       /* a NaN or infinity where finite values were asked for */
 	KVC_E_NO_CUDA = 160,         /* a CUDA tensor, and this build or machine has no CUDA */
 	KVC_E_NO_MEMORY = 170,       /* an allocation failed */
-	KVC_E_STATE = 180            /* calls came in an order that makes no sense */
+	KVC_E_STATE = 180,           /* calls came in an order that makes no sense */
+	KVC_E_CUDA = 190             /* the CUDA driver refused a call */
 } kvc_status;
 
 /* The name of a status, for instance "KVC_E_SHAPE"; "KVC_E_?" if unknown. Threads: any. */

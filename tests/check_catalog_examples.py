@@ -137,6 +137,8 @@ def run_c(entries, options, scratch):
         lacking = (needed(entry["before"]) | needed(entry["after"])) & missing
         if "-fsanitize" in options.flags and "setrlimit" in entry["before"]:
             print(f"SKIP {entry['slug']}: sanitizers need more memory than the example leaves")
+        elif entry.get("needs"):
+            print(f"SKIP {entry['slug']}: needs {entry['needs']}")
         elif lacking:
             print(f"SKIP {entry['slug']}: the library has no {', '.join(sorted(lacking))}")
         else:

@@ -65,6 +65,8 @@ const char *kvc_status_name(kvc_status status)
 		return "KVC_E_NO_MEMORY";
 	case KVC_E_STATE:
 		return "KVC_E_STATE";
+	case KVC_E_CUDA:
+		return "KVC_E_CUDA";
 	}
 	return "KVC_E_?";
 }

@@ -17,16 +17,10 @@
 #ifndef KVC__BASE_FLOAT_FORMATS_H
 #define KVC__BASE_FLOAT_FORMATS_H
 
+#include "base/host_device.h"
+
 #include <stdint.h>
 #include <string.h>
-
-#if !defined(KVC__HD)
-#if defined(__CUDACC__)
-#define KVC__HD __host__ __device__
-#else
-#define KVC__HD
-#endif
-#endif
 
 static inline KVC__HD uint32_t kvc__bits_of(float value)
 {

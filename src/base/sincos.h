@@ -21,15 +21,11 @@
 #ifndef KVC__BASE_SINCOS_H
 #define KVC__BASE_SINCOS_H
 
+#include "base/host_device.h"
+
 #include <float.h>
 #include <stdint.h>
 #include <string.h>
-
-#if defined(__CUDACC__)
-#define KVC__HD __host__ __device__
-#else
-#define KVC__HD
-#endif
 
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0
 #error "sincos.h needs doubles that are rounded to double (on 32-bit x86: -msse2 -mfpmath=sse)"

@@ -169,11 +169,12 @@ kvc_status kvc__check_device(kvc_device device, const char *name)
 	if (device_kind(device) == 0)
 		return kvc__fail_device_unknown(-1, name, device.device_type);
 	if (device_kind(device) == KVC_DEVICE_CUDA)
-		return kvc__fail_no_cuda(-1, name);
+		return kvc__fail_no_cuda(-1, name, "this operation works on host memory only");
 	return KVC_OK;
 }
 
-kvc_status kvc__check_devices(const struct kvc__named *list, size_t count)
+kvc_status kvc__check_same_device(
+        kvc_device *out, const struct kvc__named *list, size_t count)
 {
 	const struct kvc__named *first = NULL;
 
@@ -181,7 +182,8 @@ kvc_status kvc__check_devices(const struct kvc__named *list, size_t count)
 		if (!list[i].tensor)
 			continue;
 		if (device_kind(list[i].tensor->device) == 0)
-			return kvc__check_device(list[i].tensor->device, list[i].name);
+			return kvc__fail_device_unknown(
+			        -1, list[i].name, list[i].tensor->device.device_type);
 		if (!first)
 			first = &list[i];
 	}
@@ -194,7 +196,25 @@ kvc_status kvc__check_devices(const struct kvc__named *list, size_t count)
 			return kvc__fail_device_mismatch(-1, list[i].name, a.device_type,
 			        a.device_id, first->name, b.device_type, b.device_id);
 	}
-	return first ? kvc__check_device(first->tensor->device, first->name) : KVC_OK;
+	if (first)
+		*out = first->tensor->device;
+	return KVC_OK;
+}
+
+kvc_status kvc__check_devices(const struct kvc__named *list, size_t count)
+{
+	kvc_device device = { KVC_DEVICE_CPU, 0 };
+
+	KVC__TRY(kvc__check_same_device(&device, list, count));
+	for (size_t i = 0; i < count; i++)
+		if (list[i].tensor)
+			return kvc__check_device(device, list[i].name);
+	return KVC_OK;
+}
+
+int kvc__is_cuda(kvc_device device)
+{
+	return device_kind(device) == KVC_DEVICE_CUDA;
 }
 
 static int all_zero(const char *bytes, size_t count)

@@ -71,6 +71,15 @@ kvc_status kvc__check_present(const kvc_tensor *tensor, const char *name);
 kvc_status kvc__check_bounds(const kvc_tensor *tensor, const char *name);
 
 /*
+ * All on one device of a known kind, which goes to *out (left alone if there is no tensor).
+ * device-unknown, device-mismatch.
+ */
+kvc_status kvc__check_same_device(kvc_device *out, const struct kvc__named *list, size_t count);
+
+/* Does this device say CUDA memory, managed memory included? */
+int kvc__is_cuda(kvc_device device);
+
+/*
  * All on one device that this build works on. In this order: device-unknown, device-mismatch,
  * no-cuda. Pinned host memory counts as CPU, managed memory as CUDA.
  */

@@ -19,7 +19,7 @@ from pathlib import Path
 TEXT_FIELDS = ["slug", "kind", "type", "class", "severity", "message", "hint", "documentation",
                "trigger_scenarios", "common_situations", "before", "after", "validation_code"]
 LIST_FIELDS = ["solutions", "prevention_tips", "tags"]
-OPTIONAL_FIELDS = ["status", "fix_language", "handling_strategy", "type_guard", "try_catch_pattern",
+OPTIONAL_FIELDS = ["status", "fix_language", "needs", "handling_strategy", "type_guard", "try_catch_pattern",
                    "background_tag"]
 KINDS = ["error", "violation", "cli"]
 SEVERITIES = ["error", "warning", "info"]
@@ -52,7 +52,7 @@ BACKGROUNDS = {
     "KVC_E_POSITION_RANGE": "index-out-of-range", "KVC_E_TOKEN_RANGE": "index-out-of-range",
     "KVC_E_ROW_RANGE": "index-out-of-range", "KVC_E_ROW_DUPLICATE": "duplicate-index",
     "KVC_E_NONFINITE": "nonfinite-value", "KVC_E_NO_CUDA": "device-unavailable",
-    "KVC_E_NO_MEMORY": "out-of-memory", "KVC_E_STATE": "call-order",
+    "KVC_E_NO_MEMORY": "out-of-memory", "KVC_E_STATE": "call-order", "KVC_E_CUDA": "cuda-driver",
 }
 
 

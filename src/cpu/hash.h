@@ -8,6 +8,8 @@
 #ifndef KVC__CPU_HASH_H
 #define KVC__CPU_HASH_H
 
+#include "base/host_device.h"
+
 #include <stdint.h>
 
 /* Where every chain without a namespace starts from. */
@@ -17,14 +19,14 @@
 #define KVC__SOURCE_STEP 0x9E3779B97F4A7C15u
 
 /* The finaliser of splitmix64 (Stafford's variant 13): a bijection, 0 goes to 0. */
-static inline uint64_t kvc__splitmix64(uint64_t x)
+static inline KVC__HD uint64_t kvc__splitmix64(uint64_t x)
 {
 	x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
 	x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
 	return x ^ (x >> 31);
 }
 
-static inline uint64_t kvc__mix3(uint64_t a, uint64_t b, uint64_t c)
+static inline KVC__HD uint64_t kvc__mix3(uint64_t a, uint64_t b, uint64_t c)
 {
 	uint64_t h = kvc__splitmix64(a);
 	h = kvc__splitmix64(h ^ b);
@@ -33,7 +35,7 @@ static inline uint64_t kvc__mix3(uint64_t a, uint64_t b, uint64_t c)
 
 /* prev_hash of the first token of a sequence. name_space: the caller's identity of everything
  * besides tokens that makes KV differ (adapter, weights, image); 0 = none. */
-static inline uint64_t kvc__chain_start(uint64_t name_space)
+static inline KVC__HD uint64_t kvc__chain_start(uint64_t name_space)
 {
 	if (name_space == 0)
 		return kvc__splitmix64(KVC__CHAIN_ANCHOR);
@@ -41,7 +43,7 @@ static inline uint64_t kvc__chain_start(uint64_t name_space)
 }
 
 /* prev_hash of the slot after the one that holds (prev_hash, token, position). */
-static inline uint64_t kvc__chain_next(uint64_t prev_hash, int64_t token, int64_t position)
+static inline KVC__HD uint64_t kvc__chain_next(uint64_t prev_hash, int64_t token, int64_t position)
 {
 	return kvc__mix3(prev_hash, (uint64_t)token, (uint64_t)position);
 }
@@ -51,7 +53,7 @@ static inline uint64_t kvc__chain_next(uint64_t prev_hash, int64_t token, int64_
  * The id goes in before the mixing, so K and V swapped, or two layers swapped, do not cancel out.
  * A sum over sources, so that each layer's write can add its share whenever it happens.
  */
-static inline uint64_t kvc__fingerprint_share(uint64_t xxh3, uint64_t source_id)
+static inline KVC__HD uint64_t kvc__fingerprint_share(uint64_t xxh3, uint64_t source_id)
 {
 	return kvc__splitmix64(xxh3 + (source_id + 1) * KVC__SOURCE_STEP);
 }

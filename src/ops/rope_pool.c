@@ -10,6 +10,8 @@
 #include "base/tensor.h"
 #include "base/threads.h"
 #include "cpu/rope.h"
+#include "cuda/cuda.h"
+#include "ops/arguments.h"
 #include "ops/overlap.h"
 #include "ops/rope_scan.h"
 
@@ -32,6 +34,7 @@ struct call {
 	kvc_tensor records; /* the stamp's records as bytes, if there is a stamp */
 	int64_t table_shape[2], table_strides[2];
 	int64_t records_shape[2], records_strides[2];
+	kvc_device device;
 };
 
 /* ---- presence and shapes ---- */
@@ -208,7 +211,7 @@ static kvc_status check_output(
 	return KVC_OK;
 }
 
-static kvc_status check_where(const struct call *call)
+static kvc_status check_where(struct call *call)
 {
 	const kvc_rope_pool_args *args = &call->args;
 	const struct kvc__named all[] = { { args->q, "q" }, { args->k, "k" }, { args->v, "v" },
@@ -216,7 +219,7 @@ static kvc_status check_where(const struct call *call)
 		{ args->k_pool, "k_pool" }, { args->v_pool, "v_pool" }, { args->q_out, "q_out" },
 		{ args->k_out, "k_out" },
 		{ args->rope->cos_sin ? &call->table : NULL, "cos_sin_cache" } };
-	return kvc__check_devices(all, sizeof all / sizeof *all);
+	return kvc__check_same_device(&call->device, all, sizeof all / sizeof *all);
 }
 
 static kvc_status check_rotary_range(
@@ -481,18 +484,50 @@ static int64_t grain_of(const struct kvc__rope_job *job)
 	return token_bytes >= GRAIN_BYTES ? 1 : GRAIN_BYTES / (token_bytes + 1) + 1;
 }
 
+/* On the device the kernel looks at positions and slots: it skips what the CPU would refuse. */
+static kvc_status rope_on_cuda(
+        const struct call *call, const struct kvc__rope_job *job, void *stream)
+{
+	const kvc_rope_pool_args *args = &call->args;
+	const struct tensors all = list_tensors(call);
+	const struct kvc__cuda_ops *cuda;
+	struct kvc__cuda_rope on_device = {
+		.job = job,
+		.slot_count = args->k_pool->shape[0],
+		.check_finite = args->check_finite,
+		.report = args->report,
+	};
+
+	KVC__TRY(kvc__cuda_find(&cuda, call->device, "q"));
+	if (args->check_duplicates) {
+		if (!args->scratch)
+			return kvc__fail_duplicate_scratch_needed(-1, on_device.slot_count);
+		KVC__TRY(kvc__check_vector(
+		        args->scratch, "scratch", KVC_INT32, on_device.slot_count));
+		on_device.duplicate_scratch = (int32_t *)(void *)kvc__tensor_data(args->scratch);
+		KVC__TRY(kvc__cuda_check_pointer(on_device.duplicate_scratch, "scratch"));
+	}
+	for (size_t i = 0; i < all.count; i++)
+		KVC__TRY(kvc__cuda_check_pointer(
+		        kvc__tensor_data(all.list[i].tensor), all.list[i].name));
+	KVC__TRY(kvc__cuda_check_pointer(args->report, "report"));
+	return cuda->rope(&on_device, stream);
+}
+
 kvc_status kvc_rope_pool_fused(const kvc_rope_pool_args *args, void *stream)
 {
 	const kvc_rope_pool_args initial = KVC_ROPE_POOL_ARGS_INIT;
 	struct call call = { .args = initial };
 
-	(void)stream;
 	KVC__TAKE(&call.args, args, "args");
 	KVC__TRY(check_arguments(&call));
 	if (call.row_count == 0)
 		return KVC_OK;
 
 	struct kvc__rope_job job = make_job(&call);
+	if (kvc__is_cuda(call.device))
+		return rope_on_cuda(&call, &job, stream);
+
 	int64_t slot_count = call.args.k_pool->shape[0];
 	KVC__TRY(kvc__rope_check_positions(&job));
 	KVC__TRY(kvc__rope_check_slots(&job, slot_count));

@@ -1,0 +1,39 @@
+/*
+ * The CUDA back end as the front doors (src/ops) see it: one table of functions, found once per
+ * call. Each takes a job whose pointers lie on the device and only enqueues work on the stream: no
+ * allocation, no synchronisation, no host read of device values, so every call is legal inside a
+ * stream capture. What only the device can see is skipped there and reported, never trapped.
+ *
+ * Built without nvcc, absent.c takes the place of all other .c files here.
+ */
+#ifndef KVC__CUDA_H
+#define KVC__CUDA_H
+
+#include "base/error.h"
+#include "cpu/rope.h"
+
+/* What rope_pool_fused needs besides the job: on the CPU the front door looks at these itself. */
+struct kvc__cuda_rope {
+	const struct kvc__rope_job *job;
+	int64_t slot_count;
+	int32_t *duplicate_scratch; /* NULL: no duplicate check */
+	int check_finite;
+	kvc_report *report; /* on the device, or NULL */
+};
+
+struct kvc__cuda_ops {
+	kvc_status (*rope)(const struct kvc__cuda_rope *call, void *stream);
+	kvc_status (*report_init)(kvc_report *out, void *stream);
+};
+
+/*
+ * The back end for tensors on 'device'. Loads the driver and the kernels on first use.
+ * no-cuda: built without CUDA, or no driver, or no GPU here. cuda-context: this thread has no
+ * current context, or one of another device. 'name': a tensor of the call, for the message.
+ */
+kvc_status kvc__cuda_find(const struct kvc__cuda_ops **out, kvc_device device, const char *name);
+
+/* Is this a pointer that kernels of the current context can use? cuda-host-pointer if not. */
+kvc_status kvc__cuda_check_pointer(const void *pointer, const char *name);
+
+#endif

@@ -1,0 +1,205 @@
+/*
+ * Loading libcuda, loading the kernels, launching. The caller's current context is used as it is;
+ * kernels are loaded as libraries, which belong to no context.
+ */
+#if defined(KVC_WITH_CUDA)
+
+#include "cuda/driver.h"
+
+#include "cuda/images.h"
+#include "cuda/table.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+static struct kvc__driver driver;
+static const char *driver_missing = "the driver has not been loaded";
+static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
+
+/* Names as libcuda exports them; cuda.h maps the plain ones to these by macros. */
+static const struct {
+	const char *name;
+	size_t offset;
+} driver_symbols[] = {
+	{ "cuInit", offsetof(struct kvc__driver, init) },
+	{ "cuDriverGetVersion", offsetof(struct kvc__driver, driver_version) },
+	{ "cuGetErrorName", offsetof(struct kvc__driver, error_name) },
+	{ "cuGetErrorString", offsetof(struct kvc__driver, error_string) },
+	{ "cuDeviceGetCount", offsetof(struct kvc__driver, device_count) },
+	{ "cuDeviceGet", offsetof(struct kvc__driver, device_get) },
+	{ "cuDeviceGetName", offsetof(struct kvc__driver, device_name) },
+	{ "cuDeviceGetAttribute", offsetof(struct kvc__driver, device_attribute) },
+	{ "cuDeviceTotalMem_v2", offsetof(struct kvc__driver, device_memory) },
+	{ "cuCtxGetCurrent", offsetof(struct kvc__driver, context_current) },
+	{ "cuCtxGetDevice", offsetof(struct kvc__driver, context_device) },
+	{ "cuThreadExchangeStreamCaptureMode", offsetof(struct kvc__driver, capture_mode) },
+	{ "cuLibraryLoadData", offsetof(struct kvc__driver, library_load) },
+	{ "cuLibraryGetKernel", offsetof(struct kvc__driver, library_kernel) },
+	{ "cuKernelGetFunction", offsetof(struct kvc__driver, kernel_function) },
+	{ "cuLaunchKernelEx", offsetof(struct kvc__driver, launch) },
+	{ "cuPointerGetAttribute", offsetof(struct kvc__driver, pointer_attribute) },
+	{ "cuMemsetD8Async", offsetof(struct kvc__driver, memset_async) },
+	{ "cuMemcpyDtoHAsync_v2", offsetof(struct kvc__driver, copy_to_host_async) },
+	{ "cuMemcpyHtoDAsync_v2", offsetof(struct kvc__driver, copy_to_device_async) },
+	{ "cuStreamSynchronize", offsetof(struct kvc__driver, stream_synchronize) },
+};
+
+static void load_driver(void)
+{
+	int count = 0;
+	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	if (!library) {
+		driver_missing = "there is no NVIDIA driver (libcuda.so.1) on this machine";
+		return;
+	}
+	for (size_t i = 0; i < sizeof(driver_symbols) / sizeof(*driver_symbols); i++) {
+		void *symbol = dlsym(library, driver_symbols[i].name);
+		if (!symbol) {
+			driver_missing = "the NVIDIA driver is older than CUDA 12.0";
+			return; /* The library stays loaded: its exit handlers may be running. */
+		}
+		memcpy((char *)&driver + driver_symbols[i].offset, &symbol, sizeof(symbol));
+	}
+	if (driver.init(0) != CUDA_SUCCESS || driver.device_count(&count) != CUDA_SUCCESS ||
+	        count == 0) {
+		driver_missing = "the NVIDIA driver finds no GPU";
+		return;
+	}
+	driver_missing = NULL;
+}
+
+const struct kvc__driver *kvc__driver(const char **reason_out)
+{
+	pthread_once(&driver_once, load_driver);
+	if (reason_out)
+		*reason_out = driver_missing ? driver_missing : "";
+	return driver_missing ? NULL : &driver;
+}
+
+kvc_status kvc__driver_check(CUresult result, const char *what)
+{
+	const char *name = NULL, *text = NULL;
+
+	if (result == CUDA_SUCCESS)
+		return KVC_OK;
+	if (driver.error_name(result, &name) != CUDA_SUCCESS || !name)
+		name = "unknown error";
+	if (driver.error_string(result, &text) != CUDA_SUCCESS || !text)
+		text = "";
+	return kvc__fail_cuda_call_failed(-1, what, name, text);
+}
+
+/* ---- kernels ---- */
+
+#define IMAGE_MAX 16
+static CUlibrary libraries[IMAGE_MAX];
+static int library_count;
+static kvc_error load_error; /* status KVC_OK: all images are loaded */
+static pthread_once_t images_once = PTHREAD_ONCE_INIT;
+
+/* Loading allocates, which a global or thread-local capture of this thread would not allow. */
+static void load_images(void)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	kvc_status status = kvc__driver_check(driver.capture_mode(&mode), "capture mode");
+
+	for (int i = 0; status == KVC_OK && i < kvc__image_count; i++) {
+		status = kvc__driver_check(driver.library_load(&libraries[i], kvc__images[i], NULL,
+		                                   NULL, 0, NULL, NULL, 0),
+		        "loading the kernels");
+		library_count = i + 1;
+	}
+	if (status != KVC_OK)
+		load_error = *kvc_last_error();
+	(void)driver.capture_mode(&mode);
+}
+
+kvc_status kvc__cuda_load_images(const struct kvc__driver *loaded)
+{
+	(void)loaded;
+	pthread_once(&images_once, load_images);
+	return load_error.status == KVC_OK ? KVC_OK : kvc__error_store(&load_error);
+}
+
+static kvc_status find_kernel(struct kvc__kernel *kernel, CUkernel *out)
+{
+	CUresult result = CUDA_ERROR_NOT_FOUND;
+
+	*out = atomic_load_explicit(&kernel->handle, memory_order_acquire);
+	for (int i = 0; !*out && i < library_count; i++) {
+		CUkernel found = NULL;
+		result = driver.library_kernel(&found, libraries[i], kernel->name);
+		*out = result == CUDA_SUCCESS ? found : NULL;
+	}
+	if (!*out)
+		return kvc__driver_check(result, kernel->name);
+	atomic_store_explicit(&kernel->handle, *out, memory_order_release);
+	return KVC_OK;
+}
+
+kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch *launch,
+        const void *params, void *stream)
+{
+	CUlaunchAttribute overlap = {
+		.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+		.value.programmaticStreamSerializationAllowed = 1,
+	};
+	CUlaunchConfig config = {
+		.gridDimX = launch->grid_x,
+		.gridDimY = launch->grid_y ? launch->grid_y : 1,
+		.gridDimZ = 1,
+		.blockDimX = launch->block,
+		.blockDimY = 1,
+		.blockDimZ = 1,
+		.sharedMemBytes = launch->shared_bytes,
+		.hStream = (CUstream)stream,
+		.attrs = &overlap,
+		.numAttrs = launch->programmatic ? 1u : 0u,
+	};
+	void *arguments[1] = { (void *)(uintptr_t)params };
+	CUkernel handle;
+
+	KVC__TRY(find_kernel(kernel, &handle));
+	/* A CUkernel may stand where a CUfunction is asked for: the driver takes the current context's. */
+	return kvc__driver_check(
+	        driver.launch(&config, (CUfunction)handle, arguments, NULL), kernel->name);
+}
+
+/* ---- what the front doors call ---- */
+
+kvc_status kvc__cuda_check_pointer(const void *pointer, const char *name)
+{
+	unsigned type = 0;
+
+	if (!pointer)
+		return KVC_OK;
+	if (driver.pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+	            (CUdeviceptr)(uintptr_t)pointer) != CUDA_SUCCESS)
+		return kvc__fail_cuda_host_pointer(-1, name);
+	return KVC_OK; /* device, managed, or pinned host memory: kernels reach all of them */
+}
+
+kvc_status kvc__cuda_find(const struct kvc__cuda_ops **out, kvc_device device, const char *name)
+{
+	const char *reason;
+	const struct kvc__driver *loaded = kvc__driver(&reason);
+	CUcontext context = NULL;
+	CUdevice current = -1;
+
+	if (!loaded)
+		return kvc__fail_no_cuda(-1, name, reason);
+	KVC__TRY(kvc__driver_check(loaded->context_current(&context), "current context"));
+	if (!context)
+		return kvc__fail_cuda_context(-1, name, device.device_id, -1);
+	KVC__TRY(kvc__driver_check(loaded->context_device(&current), "device of the context"));
+	if (current != device.device_id && device.device_type == KVC_DEVICE_CUDA)
+		return kvc__fail_cuda_context(-1, name, device.device_id, current);
+	KVC__TRY(kvc__cuda_load_images(loaded));
+	*out = &kvc__cuda_table;
+	return KVC_OK;
+}
+
+#endif /* KVC_WITH_CUDA */

@@ -1,0 +1,222 @@
+/* Launching rope.cu: which kernel a call gets, by rule, and what it is told. */
+#if defined(KVC_WITH_CUDA)
+
+#include "cuda/driver.h"
+#include "cuda/rope_params.h"
+#include "cuda/table.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* Tokens from which on bytes are used once and marked so; below, the next step reads them back. */
+#define STREAM_TOKENS 2048
+/* Tokens up to which a launch and its latency are the time: small pieces, many lanes, early release. */
+#define LATENCY_TOKENS 384
+
+/* Fast kernels: by element, head dim, shape. Names as rope.cu spells them. */
+enum { SHAPE_V4, SHAPE_V8, SHAPE_V8S, SHAPE_FP8_V4, SHAPE_FP8_V8S, SHAPE_COUNT };
+#define ROW(TAG, D)                                                                                \
+	{                                                                                          \
+		{ "kvc_rope_" TAG "_" D "_v4", 0 }, { "kvc_rope_" TAG "_" D "_v8", 0 },            \
+		        { "kvc_rope_" TAG "_" D "_v8s", 0 },                                       \
+		        { "kvc_rope_" TAG "_fp8_" D "_v4", 0 },                                    \
+		        { "kvc_rope_" TAG "_fp8_" D "_v8s", 0 },                                   \
+	}
+static struct kvc__kernel fast_kernels[2][2][SHAPE_COUNT] = {
+	{ ROW("bf16", "64"), ROW("bf16", "128") },
+	{ ROW("f16", "64"), ROW("f16", "128") },
+};
+
+#define STAMPS(TAG)                                                                                \
+	{                                                                                          \
+		{ { "kvc_rope_stamp_" TAG "_64", 0 }, { "kvc_rope_stamp_" TAG "_64_s", 0 } },      \
+		        { { "kvc_rope_stamp_" TAG "_128", 0 },                                     \
+			        { "kvc_rope_stamp_" TAG "_128_s", 0 } },                           \
+	}
+static struct kvc__kernel stamp_kernels[2][2][2] = { STAMPS("bf16"), STAMPS("f16") };
+
+static struct kvc__kernel general_kernel = { "kvc_rope_general", 0 };
+static struct kvc__kernel claim_kernel = { "kvc_rope_claim", 0 };
+static struct kvc__kernel unclaim_kernel = { "kvc_rope_unclaim", 0 };
+static struct kvc__kernel report_kernel = { "kvc_rope_report", 0 };
+
+static struct kvc__rope_params params_of(const struct kvc__cuda_rope *call)
+{
+	const struct kvc__rope_job *job = call->job;
+	struct kvc__rope_params p = {
+		.q = job->q,
+		.k = job->k,
+		.v = job->v,
+		.q_out = job->q_out,
+		.k_out = job->k_out,
+		.k_pool = job->k_pool,
+		.v_pool = job->v_pool,
+		.positions = job->positions,
+		.slots = job->slots,
+		.token_count = job->token_count,
+		.position_count = job->position_count,
+		.slot_count = call->slot_count,
+		.reserved_slot = job->reserved_slot,
+		.cos_sin = job->rope->cos_sin,
+		.cos_sin_row_stride = job->rope->cos_sin_row_stride,
+		.attention_factor = job->rope->attention_factor,
+		.report = call->report,
+		.duplicate_scratch = call->duplicate_scratch,
+		.check_finite = call->check_finite,
+		.q_heads = (int32_t)job->q_heads,
+		.kv_heads = (int32_t)job->kv_heads,
+		.q_dim = (int32_t)job->q_dim,
+		.kv_dim = (int32_t)job->kv_dim,
+		.rotary_dim = job->rope->rotary_dim,
+		.interleaved = job->rope->style == KVC_ROPE_INTERLEAVED,
+		.q_rotary_offset = (int32_t)job->q_rotary_offset,
+		.rotary_offset = (int32_t)job->rotary_offset,
+		.element = (int32_t)job->element,
+		.pool_element = (int32_t)job->pool_element,
+		.k_scale = job->k_scale,
+		.v_scale = job->v_scale,
+	};
+	if (job->stamp) {
+		p.records = job->stamp->records;
+		p.record_stride = job->stamp->record_stride_bytes;
+		p.stamp_head_bytes = job->stamp->head_bytes;
+		p.k_id = job->stamp->k_id;
+		p.v_id = job->stamp->v_id;
+		p.coverage = job->stamp->coverage;
+	}
+	/* Over both arrays: they are one (rope_params.h). */
+	memcpy((char *)&p + offsetof(struct kvc__rope_params, inv_freq), job->rope->inv_freq,
+	        sizeof(job->rope->inv_freq));
+	return p;
+}
+
+/* ---- what the fast kernels can take ---- */
+
+static int rows_aligned(const struct kvc__rows *rows, int64_t bytes)
+{
+	return (((uintptr_t)rows->data | (uintptr_t)rows->row_stride |
+	                (uintptr_t)rows->head_stride) &
+	               (uintptr_t)(bytes - 1)) == 0;
+}
+
+static int is_fast(const struct kvc__cuda_rope *call)
+{
+	const struct kvc__rope_job *job = call->job;
+	const struct kvc__rows *rows[] = { &job->q, &job->k, &job->v, &job->q_out, &job->k_out,
+		&job->k_pool, &job->v_pool };
+
+	if (job->element == KVC__ELEMENT_F32 || (job->kv_dim != 64 && job->kv_dim != 128) ||
+	        job->q_dim != job->kv_dim || job->rope->rotary_dim != job->kv_dim ||
+	        job->rope->style != KVC_ROPE_NEOX || call->check_finite ||
+	        job->token_count > INT32_MAX / 64)
+		return 0;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
+		if (!rows_aligned(rows[i], 16))
+			return 0;
+	return 1;
+}
+
+/* Stamping in registers wants adjacent heads of 16-bit elements and rows that XXH3 calls long. */
+static int is_fast_stamp(const struct kvc__rope_job *job)
+{
+	int64_t dim_bytes = job->kv_dim * 2;
+
+	return job->pool_element == job->element && job->stamp->coverage == KVC_COVERAGE_ALL &&
+	       job->kv_heads * dim_bytes > 240 && job->k_pool.head_stride == dim_bytes &&
+	       (!job->v.data || job->v_pool.head_stride == dim_bytes);
+}
+
+/* ---- launches ---- */
+
+static void set_parts(struct kvc__rope_params *p, int64_t parts)
+{
+	p->parts = (int32_t)parts;
+	p->parts_magic = (uint32_t)(((UINT64_C(1) << 32) + (uint64_t)parts - 1) / (uint64_t)parts);
+}
+
+static kvc_status launch_warps(struct kvc__kernel *kernel, struct kvc__rope_params *p,
+        unsigned block, void *stream)
+{
+	int64_t warps = p->token_count * p->parts, per_block = block / 32;
+	struct kvc__launch launch = {
+		.grid_x = (unsigned)((warps + per_block - 1) / per_block),
+		.block = block,
+		.programmatic = p->release != 0,
+	};
+	return kvc__cuda_launch(kernel, &launch, p, stream);
+}
+
+/* By rule: latency counts up to some hundred tokens, then bandwidth. */
+static int pick_shape(const struct kvc__rope_params *p)
+{
+	int fp8 = p->pool_element != p->element;
+
+	if (p->token_count <= LATENCY_TOKENS)
+		return fp8 ? SHAPE_FP8_V4 : SHAPE_V4;
+	if (fp8)
+		return SHAPE_FP8_V8S;
+	return p->token_count < STREAM_TOKENS ? SHAPE_V8 : SHAPE_V8S;
+}
+
+static kvc_status launch_fast(struct kvc__rope_params *p, void *stream)
+{
+	int64_t heads = p->q_heads + p->kv_heads * (p->v.data ? 2 : 1);
+	int shape = pick_shape(p);
+	int64_t lanes = p->kv_dim / (shape == SHAPE_V4 || shape == SHAPE_FP8_V4 ? 8 : 16);
+	int64_t heads_per_unit = 32 / lanes;
+	int f16 = p->element == KVC__ELEMENT_F16;
+
+	p->release = 1;
+	set_parts(p, (heads + heads_per_unit - 1) / heads_per_unit);
+	return launch_warps(&fast_kernels[f16][p->kv_dim == 128][shape], p, 128, stream);
+}
+
+static kvc_status launch_stamp(struct kvc__rope_params *p, void *stream)
+{
+	int64_t heads_per_unit = 32 / (p->kv_dim / 16);
+	int f16 = p->element == KVC__ELEMENT_F16;
+	int streaming = p->token_count >= STREAM_TOKENS;
+
+	p->release = 1;
+	set_parts(p, 2 + (p->q_heads + heads_per_unit - 1) / heads_per_unit);
+	return launch_warps(&stamp_kernels[f16][p->kv_dim == 128][streaming], p, 128, stream);
+}
+
+static kvc_status launch_general(struct kvc__rope_params *p, void *stream)
+{
+	struct kvc__launch launch = { .grid_x = (unsigned)p->token_count, .block = 128 };
+
+	return kvc__cuda_launch(&general_kernel, &launch, p, stream);
+}
+
+static kvc_status launch_tokens(
+        struct kvc__kernel *kernel, const struct kvc__rope_params *p, void *stream)
+{
+	struct kvc__launch launch = {
+		.grid_x = (unsigned)((p->token_count + 255) / 256),
+		.block = 256,
+	};
+	return kvc__cuda_launch(kernel, &launch, p, stream);
+}
+
+kvc_status kvc__cuda_rope(const struct kvc__cuda_rope *call, void *stream)
+{
+	struct kvc__rope_params p = params_of(call);
+	int fast = is_fast(call);
+
+	if (p.duplicate_scratch)
+		KVC__TRY(launch_tokens(&claim_kernel, &p, stream));
+	if (fast && !p.records)
+		KVC__TRY(launch_fast(&p, stream));
+	else if (fast && is_fast_stamp(call->job))
+		KVC__TRY(launch_stamp(&p, stream));
+	else
+		KVC__TRY(launch_general(&p, stream));
+	if (p.report)
+		KVC__TRY(launch_tokens(&report_kernel, &p, stream));
+	if (p.duplicate_scratch)
+		KVC__TRY(launch_tokens(&unclaim_kernel, &p, stream));
+	return KVC_OK;
+}
+
+#endif /* KVC_WITH_CUDA */

@@ -1,0 +1,696 @@
+// rope_pool_fused on the device: the same bytes as src/cpu/rope_portable.c, row by row.
+//
+// Two kernels. The fast one takes what engines do: 16-bit elements, NeoX pairs over the whole head,
+// contiguous heads of 64, 128 or 256 elements, 16-byte alignment. A warp owns UNITS groups of heads
+// of one token, a lane V elements of a head's lower half and their partners of the upper half, so
+// that every access is 2*V bytes and both halves of a pair meet in one thread. Each lane computes a
+// few of the token's cosines and sines and the warp trades them: no table, no dependent load.
+// The general one takes everything else, a block a token, element by element.
+//
+// Compiled with --fmad=false: products and sums are rounded one by one (base/sincos.h says why).
+#include <cuda_fp16.h>
+#include <stddef.h>
+
+#include "base/float_formats.h"
+#include "base/sincos.h"
+#include "cpu/hash.h"
+#include "cuda/device.cuh"
+#include "cuda/rope_params.h"
+#include "cuda/xxh3.cuh"
+
+// The common kernels take the parameters without the frequencies beyond 64 pairs.
+struct __align__(8) kvc__rope_params_small {
+	char bytes[offsetof(kvc__rope_params, inv_freq_rest)];
+};
+
+// ---- indices ----
+
+static __device__ __forceinline__ int64_t index_at(const kvc__indices &indices, int64_t i)
+{
+	const char *at = indices.data + i * indices.stride;
+	return indices.is_64 ? *(const int64_t *)at : (int64_t)*(const int32_t *)at;
+}
+
+// What becomes of a token: the refusals of the front door, made row by row. An offending row is
+// treated as one that skips its pool write; one that is also out of position is left alone wholly.
+struct Verdict {
+	bool skipped; // no pool row
+	bool idle;    // nothing at all: q_out and k_out stay as they are
+};
+
+static __device__ __forceinline__ Verdict judge(
+        const kvc__rope_params &p, int64_t token, int64_t position, int64_t slot)
+{
+	Verdict v;
+	v.idle = position < 0 || position >= p.position_count;
+	v.skipped = v.idle || slot < 0 || slot == p.reserved_slot || slot >= p.slot_count;
+	if (!v.skipped && p.duplicate_scratch)
+		v.skipped = p.duplicate_scratch[slot] != INT32_MAX - (int32_t)token;
+	return v;
+}
+
+// ---- angles ----
+
+static __device__ __forceinline__ void angle(
+        const kvc__rope_params &p, int64_t position, double inv_freq, float *c, float *s)
+{
+	double dc, ds;
+	kvc__sincos((double)position * inv_freq, &dc, &ds);
+	*c = (float)(p.attention_factor * dc);
+	*s = (float)(p.attention_factor * ds);
+}
+
+// ---- elements ----
+
+template <int ELEMENT>
+static __device__ __forceinline__ float widen(uint16_t raw)
+{
+	if (ELEMENT == KVC__ELEMENT_BF16)
+		return kvc__f32_from_bf16(raw);
+	return __half2float(__ushort_as_half(raw));
+}
+
+// Two rotated values as two stored elements. The chip's conversions round to nearest even and keep
+// subnormals; they make of a NaN 7FFF, where ours is the positive quiet one.
+template <int ELEMENT>
+static __device__ __forceinline__ uint32_t narrow2(float a, float b)
+{
+	uint32_t pair;
+	if (ELEMENT == KVC__ELEMENT_BF16) {
+		asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
+		if (a != a)
+			pair = (pair & 0xFFFF0000u) | 0x7FC0u;
+		if (b != b)
+			pair = (pair & 0xFFFFu) | 0x7FC00000u;
+	} else {
+		asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
+		if (a != a)
+			pair = (pair & 0xFFFF0000u) | 0x7E00u;
+		if (b != b)
+			pair = (pair & 0xFFFFu) | 0x7E000000u;
+	}
+	return pair;
+}
+
+static __device__ __forceinline__ uint32_t quantise1(int pool_element, float value, float scale)
+{
+	return pool_element == KVC__ELEMENT_E4M3 ? kvc__e4m3_scaled(value, scale)
+	                                         : kvc__e5m2_scaled(value, scale);
+}
+
+// V elements as words of 32 bits.
+template <int V>
+struct Words {
+	uint32_t w[V / 2];
+};
+
+template <int V, bool STREAM>
+static __device__ __forceinline__ Words<V> load(const char *at)
+{
+	Words<V> r;
+	if (V == 8) {
+		uint4 x = STREAM ? __ldcs((const uint4 *)at) : *(const uint4 *)at;
+		r.w[0] = x.x, r.w[1] = x.y, r.w[2 % (V / 2)] = x.z, r.w[3 % (V / 2)] = x.w;
+	} else {
+		uint2 x = STREAM ? __ldcs((const uint2 *)at) : *(const uint2 *)at;
+		r.w[0] = x.x, r.w[1] = x.y;
+	}
+	return r;
+}
+
+template <int V, bool STREAM>
+static __device__ __forceinline__ void store(char *at, const Words<V> &r)
+{
+	if (V == 8) {
+		uint4 x = make_uint4(r.w[0], r.w[1], r.w[2 % (V / 2)], r.w[3 % (V / 2)]);
+		if (STREAM)
+			__stcs((uint4 *)at, x);
+		else
+			*(uint4 *)at = x;
+	} else {
+		uint2 x = make_uint2(r.w[0], r.w[1]);
+		if (STREAM)
+			__stcs((uint2 *)at, x);
+		else
+			*(uint2 *)at = x;
+	}
+}
+
+// V elements to a pool: as they are, or made into 8-bit floats from the stored bits.
+template <int V, int ELEMENT, bool FP8, bool STREAM>
+static __device__ __forceinline__ void store_pool(
+        char *at, const Words<V> &r, int pool_element, float scale)
+{
+	if constexpr (!FP8) {
+		store<V, STREAM>(at, r);
+		return;
+	} else {
+	constexpr int OUT = V / 4;
+	uint32_t out[OUT];
+#pragma unroll
+	for (int i = 0; i < OUT; i++) {
+		uint32_t word = 0;
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			uint16_t raw = (uint16_t)(r.w[2 * i + j / 2] >> 16 * (j % 2));
+			// Not the chip's conversion: it drops the sign of a NaN, which V keeps.
+			float value = ELEMENT == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16(raw) : kvc__f32_from_f16(raw);
+			word |= quantise1(pool_element, value, scale) << 8 * j;
+		}
+		out[i] = word;
+	}
+	if (V == 8)
+		*(uint2 *)at = make_uint2(out[0], out[OUT - 1]);
+	else
+		*(uint32_t *)at = out[0];
+	}
+}
+
+// ---- the fast kernels ----
+
+// How a warp is laid over heads of D elements, V of each half a lane.
+template <int D, int V>
+struct Layout {
+	static constexpr int LANES = D / (2 * V);              // a head
+	static constexpr int HEADS = 32 / LANES;               // a warp
+	static constexpr int OWN = V > HEADS ? V / HEADS : 1;  // pairs whose angle a lane computes
+	static constexpr int ROUNDS = V / OWN;                 // lanes that a lane gets them from
+};
+
+// The V cosines and sines of this lane. Lane (sub, l) computes OWN of those that all lanes l need.
+template <int D, int V>
+static __device__ __forceinline__ void angles(
+        const kvc__rope_params &p, int64_t position, bool idle, float *c, float *s)
+{
+	typedef Layout<D, V> L;
+	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
+	if (p.cos_sin) {
+		const float *row = p.cos_sin + (idle ? 0 : position) * p.cos_sin_row_stride + l * V;
+#pragma unroll
+		for (int i = 0; i < V; i++) {
+			c[i] = idle ? 0.0f : __ldg(row + i);
+			s[i] = idle ? 0.0f : __ldg(row + D / 2 + i);
+		}
+		return;
+	}
+	float oc[L::OWN], os[L::OWN];
+#pragma unroll
+	for (int i = 0; i < L::OWN; i++)
+		angle(p, position, p.inv_freq[l * V + (sub % L::ROUNDS) * L::OWN + i], &oc[i], &os[i]);
+#pragma unroll
+	for (int t = 0; t < L::ROUNDS; t++)
+#pragma unroll
+		for (int i = 0; i < L::OWN; i++) {
+			c[t * L::OWN + i] = __shfl_sync(KVC__FULL_WARP, oc[i], t * L::LANES + l);
+			s[t * L::OWN + i] = __shfl_sync(KVC__FULL_WARP, os[i], t * L::LANES + l);
+		}
+}
+
+template <int V, int ELEMENT>
+static __device__ __forceinline__ void rotate(
+        Words<V> &lo, Words<V> &hi, const float *c, const float *s)
+{
+#pragma unroll
+	for (int i = 0; i < V / 2; i++) {
+		float a0 = widen<ELEMENT>((uint16_t)lo.w[i]), a1 = widen<ELEMENT>((uint16_t)(lo.w[i] >> 16));
+		float b0 = widen<ELEMENT>((uint16_t)hi.w[i]), b1 = widen<ELEMENT>((uint16_t)(hi.w[i] >> 16));
+		lo.w[i] = narrow2<ELEMENT>(a0 * c[2 * i] - b0 * s[2 * i],
+		        a1 * c[2 * i + 1] - b1 * s[2 * i + 1]);
+		hi.w[i] = narrow2<ELEMENT>(a0 * s[2 * i] + b0 * c[2 * i],
+		        a1 * s[2 * i + 1] + b1 * c[2 * i + 1]);
+	}
+}
+
+static __device__ __forceinline__ char *element_at(
+        const kvc__rows &rows, int64_t row, int head, int bytes)
+{
+	return rows.data + row * rows.row_stride + head * rows.head_stride + bytes;
+}
+
+// Heads are numbered through q, k and v; a warp takes UNITS groups of HEADS of them.
+template <int D, int V, int UNITS, int ELEMENT, bool FP8, bool STREAM>
+static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p)
+{
+	typedef Layout<D, V> L;
+	uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+	uint32_t token = p.parts == 1 ? warp : __umulhi(warp, p.parts_magic);
+	int part = (int)(warp - token * p.parts);
+	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
+	int v_head = p.q_heads + p.kv_heads, heads = v_head + (p.v.data ? p.kv_heads : 0);
+
+	if (p.release)
+		kvc__wait_for_previous();
+	if (p.release == 1)
+		kvc__release_next();
+	if (token >= p.token_count)
+		return;
+	int64_t position = index_at(p.positions, token), slot = index_at(p.slots, token);
+
+	Words<V> lo[UNITS], hi[UNITS];
+#pragma unroll
+	for (int u = 0; u < UNITS; u++) {
+		int h = (part * UNITS + u) * L::HEADS + sub;
+		if (h >= heads)
+			continue;
+		const char *in = h < p.q_heads ? element_at(p.q, token, h, 2 * V * l)
+		        : h < v_head ? element_at(p.k, token, h - p.q_heads, 2 * V * l)
+		                     : element_at(p.v, token, h - v_head, 2 * V * l);
+		lo[u] = load<V, STREAM>(in);
+		hi[u] = load<V, STREAM>(in + D);
+	}
+	Verdict verdict = judge(p, token, position, slot);
+	float c[V], s[V];
+	if (part * UNITS * L::HEADS < v_head)
+		angles<D, V>(p, position, verdict.idle, c, s);
+	if (verdict.idle)
+		return;
+#pragma unroll
+	for (int u = 0; u < UNITS; u++) {
+		int h = (part * UNITS + u) * L::HEADS + sub;
+		if (h >= heads)
+			continue;
+		if (h < v_head)
+			rotate<V, ELEMENT>(lo[u], hi[u], c, s);
+		if (h < v_head) {
+			const kvc__rows &rows = h < p.q_heads ? p.q_out : p.k_out;
+			if (rows.data) {
+				char *out = element_at(rows, token, h < p.q_heads ? h : h - p.q_heads, 2 * V * l);
+				store<V, STREAM>(out, lo[u]);
+				store<V, STREAM>(out + D, hi[u]);
+			}
+		}
+		if (h < p.q_heads || verdict.skipped)
+			continue;
+		constexpr int WIDTH = FP8 ? 1 : 2;
+		bool is_v = h >= v_head;
+		char *row = is_v ? element_at(p.v_pool, slot, h - v_head, WIDTH * V * l)
+		                 : element_at(p.k_pool, slot, h - p.q_heads, WIDTH * V * l);
+		float scale = is_v ? p.v_scale : p.k_scale;
+		store_pool<V, ELEMENT, FP8, STREAM>(row, lo[u], p.pool_element, scale);
+		store_pool<V, ELEMENT, FP8, STREAM>(
+		        row + WIDTH * D / 2, hi[u], p.pool_element, scale);
+	}
+}
+
+// ---- stamping while the row is in registers ----
+
+// One warp, one whole row of K or V: V = 8, so a unit is 1024 contiguous bytes of the pool row and
+// exactly one block of XXH3. Rows of more than 240 bytes, heads adjacent in the pool.
+template <int D, int ELEMENT, bool STREAM>
+static __device__ __forceinline__ void stamp_row(
+        const kvc__rope_params &p, uint32_t token, int64_t slot, bool skipped, bool is_v,
+        const float *c, const float *s)
+{
+	typedef Layout<D, 8> L;
+	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
+	const kvc__rows &in_rows = is_v ? p.v : p.k, &pool = is_v ? p.v_pool : p.k_pool;
+	int64_t bytes = (int64_t)p.kv_heads * D * 2;
+	int piece = 16 * (lane % 4), stripe_lo = (sub * D * 2 + l * 16) / 64, stripe_hi = stripe_lo + D / 64;
+	uint64_t key_lo[2], key_hi[2], last[2], scramble[2], merge[2];
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		key_lo[i] = kvc__secret_at(8 * stripe_lo + piece + 8 * i);
+		key_hi[i] = kvc__secret_at(8 * stripe_hi + piece + 8 * i);
+		last[i] = kvc__secret_at(192 - 64 - 7 + piece + 8 * i);
+		scramble[i] = kvc__secret_at(192 - 64 + piece + 8 * i);
+		merge[i] = kvc__secret_at(11 + piece + 8 * i);
+	}
+	kvc__xxh3_pair sum;
+	sum.start(lane);
+	int units = (p.kv_heads + L::HEADS - 1) / L::HEADS;
+#pragma unroll 2
+	for (int u = 0; u < units; u++) {
+		int h = u * L::HEADS + sub;
+		kvc__xxh3_pair part = { 0, 0 };
+		if (h < p.kv_heads) {
+			const char *in = element_at(in_rows, token, h, 16 * l);
+			Words<8> lo = load<8, STREAM>(in), hi = load<8, STREAM>(in + D);
+			if (!is_v)
+				rotate<8, ELEMENT>(lo, hi, c, s);
+			if (!is_v && p.k_out.data) {
+				char *out = element_at(p.k_out, token, h, 16 * l);
+				store<8, STREAM>(out, lo);
+				store<8, STREAM>(out + D, hi);
+			}
+			if (!skipped) {
+				char *row = element_at(pool, slot, h, 16 * l);
+				store<8, STREAM>(row, lo);
+				store<8, STREAM>(row + D, hi);
+			}
+			int64_t at = (int64_t)u * 1024, end = bytes - 64;
+			bool lo_last = at + 64 * stripe_lo == end, hi_last = at + 64 * stripe_hi == end;
+			uint64_t key[4] = { lo_last ? last[0] : key_lo[0], lo_last ? last[1] : key_lo[1],
+				hi_last ? last[0] : key_hi[0], hi_last ? last[1] : key_hi[1] };
+			part.add(make_uint4(lo.w[0], lo.w[1], lo.w[2], lo.w[3]), key);
+			part.add(make_uint4(hi.w[0], hi.w[1], hi.w[2], hi.w[3]), key + 2);
+		}
+		part.gather();
+		sum.a += part.a;
+		sum.b += part.b;
+		if (u + 1 < units)
+			sum.scramble(scramble);
+	}
+	uint64_t share = kvc__fingerprint_share(sum.finish(bytes, merge), is_v ? p.v_id : p.k_id);
+	if (!skipped && lane == 0)
+		atomicAdd((unsigned long long *)((char *)p.records + slot * p.record_stride + 24),
+		        (unsigned long long)share);
+}
+
+template <int D, int ELEMENT, bool STREAM>
+static __device__ __forceinline__ void rope_stamp(const kvc__rope_params &p)
+{
+	typedef Layout<D, 8> L;
+	uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+	uint32_t token = __umulhi(warp, p.parts_magic);
+	int part = (int)(warp - token * p.parts); // K, V, then units of q
+	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
+
+	if (p.release)
+		kvc__wait_for_previous();
+	if (p.release == 1)
+		kvc__release_next();
+	if (token >= p.token_count)
+		return;
+	int64_t position = index_at(p.positions, token), slot = index_at(p.slots, token);
+	int h = (part - 2) * L::HEADS + sub;
+	Words<8> lo, hi;
+	bool has_q = part >= 2 && h < p.q_heads && p.q_out.data;
+	if (has_q) {
+		const char *in = element_at(p.q, token, h, 16 * l);
+		lo = load<8, STREAM>(in);
+		hi = load<8, STREAM>(in + D);
+	}
+	Verdict verdict = judge(p, token, position, slot);
+	float c[8], s[8];
+	if (part != 1)
+		angles<D, 8>(p, position, verdict.idle, c, s);
+	if (verdict.idle)
+		return;
+	if (part == 0 || (part == 1 && p.v.data && !verdict.skipped)) {
+		stamp_row<D, ELEMENT, STREAM>(p, token, slot, verdict.skipped, part == 1, c, s);
+		return;
+	}
+	if (!has_q)
+		return;
+	rotate<8, ELEMENT>(lo, hi, c, s);
+	char *out = element_at(p.q_out, token, h, 16 * l);
+	store<8, STREAM>(out, lo);
+	store<8, STREAM>(out + D, hi);
+}
+
+// ---- the general kernel: a block a token, an element a thread and step ----
+
+static __device__ float general_load(int element, const char *at)
+{
+	if (element == KVC__ELEMENT_F32) {
+		float value;
+		memcpy(&value, at, sizeof value);
+		return value;
+	}
+	uint16_t raw;
+	memcpy(&raw, at, sizeof raw);
+	return element == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16(raw) : kvc__f32_from_f16(raw);
+}
+
+// Element 'at' of a head: the rotated value, rounded once.
+static __device__ uint32_t general_round(int element, float value)
+{
+	return element == KVC__ELEMENT_F32    ? kvc__f32_canonical(value)
+	        : element == KVC__ELEMENT_BF16 ? kvc__bf16_from_f32(value)
+	                                       : kvc__f16_from_f32(value);
+}
+
+static __device__ uint32_t general_raw(int element, const char *at)
+{
+	uint32_t raw = 0;
+	memcpy(&raw, at, element == KVC__ELEMENT_F32 ? 4 : 2);
+	return raw;
+}
+
+static __device__ float general_widen(int element, uint32_t raw)
+{
+	return element == KVC__ELEMENT_F32     ? kvc__float_of(raw)
+	        : element == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16((uint16_t)raw)
+	                                       : kvc__f32_from_f16((uint16_t)raw);
+}
+
+// Where the elements of one head go, and as what.
+struct Target {
+	char *out, *pool;
+	int element, pool_element;
+	float scale;
+};
+
+static __device__ void general_store(const Target &target, int at, uint32_t raw)
+{
+	int width = target.element == KVC__ELEMENT_F32 ? 4 : 2;
+	if (target.out)
+		memcpy(target.out + (int64_t)at * width, &raw, width);
+	if (!target.pool)
+		return;
+	if (target.pool_element == target.element)
+		memcpy(target.pool + (int64_t)at * width, &raw, width);
+	else if (target.pool_element == KVC__ELEMENT_E4M3)
+		target.pool[at] = (char)kvc__e4m3_scaled(general_widen(target.element, raw), target.scale);
+	else
+		target.pool[at] = (char)kvc__e5m2_scaled(general_widen(target.element, raw), target.scale);
+}
+
+// One head by one warp. c, s: shared memory.
+static __device__ void general_head(const kvc__rope_params &p, const Target &target, const char *in,
+        int dim, int offset, const float *c, const float *s)
+{
+	int half = p.rotary_dim / 2, width = target.element == KVC__ELEMENT_F32 ? 4 : 2;
+	for (int i = threadIdx.x % 32; i < half; i += 32) {
+		int first = offset + (p.interleaved ? 2 * i : i);
+		int second = p.interleaved ? first + 1 : first + half;
+		float x1 = general_load(target.element, in + (int64_t)first * width);
+		float x2 = general_load(target.element, in + (int64_t)second * width);
+		general_store(target, first, general_round(target.element, x1 * c[i] - x2 * s[i]));
+		general_store(target, second, general_round(target.element, x1 * s[i] + x2 * c[i]));
+	}
+	for (int at = threadIdx.x % 32; at < dim; at += 32)
+		if (at < offset || at >= offset + p.rotary_dim)
+			general_store(target, at, general_raw(target.element, in + (int64_t)at * width));
+}
+
+// Does this thread see a NaN or infinity in its share of the rows?
+static __device__ bool general_nonfinite(
+        const kvc__rope_params &p, const kvc__rows &rows, int64_t token)
+{
+	int width = p.element == KVC__ELEMENT_F32 ? 4 : 2;
+	bool found = false;
+	for (int i = threadIdx.x; rows.data && i < p.kv_heads * p.kv_dim; i += blockDim.x) {
+		const char *at = element_at(rows, token, i / p.kv_dim, i % p.kv_dim * width);
+		found = found || !isfinite(general_load(p.element, at));
+	}
+	return found;
+}
+
+// The covered bytes of one pool row, one after the other.
+struct RowBytes {
+	const char *first;
+	int64_t head_stride;
+	int dim_bytes, head_bytes, part_bytes; // part_bytes = head_bytes with full coverage
+
+	__device__ uint8_t byte(int at) const
+	{
+		int64_t i = (int64_t)(at / part_bytes) * head_bytes + at % part_bytes;
+		return (uint8_t)first[i / dim_bytes * head_stride + i % dim_bytes];
+	}
+	__device__ uint64_t word(int at) const
+	{
+		uint64_t word = 0;
+		for (int i = 0; i < 8; i++)
+			word |= (uint64_t)byte(at + i) << 8 * i;
+		return word;
+	}
+	__device__ uint4 piece(int64_t at) const
+	{
+		uint64_t a = word((int)at), b = word((int)at + 8);
+		return make_uint4((uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32));
+	}
+};
+
+// Add the share of the row at 'slot'. A whole warp.
+static __device__ void general_stamp(
+        const kvc__rope_params &p, const kvc__rows &pool, int64_t slot, uint64_t id)
+{
+	int width = p.pool_element == KVC__ELEMENT_F32 ? 4 : p.pool_element < KVC__ELEMENT_E4M3 ? 2 : 1;
+	int dim_bytes = p.kv_dim * width, row_bytes = p.kv_heads * dim_bytes;
+	int head = (int)p.stamp_head_bytes;
+	int part = p.coverage == KVC_COVERAGE_ALL ? head : head < 16 ? head : 16;
+	RowBytes bytes = { pool.data + slot * pool.row_stride, pool.head_stride, dim_bytes, head, part };
+	int n = row_bytes / head * part, lane = threadIdx.x % 32;
+	uint64_t hash;
+	if (n <= KVC__XXH_SHORT) {
+		hash = lane == 0 ? kvc__xxh3_short(bytes, n) : 0;
+	} else {
+		kvc__xxh3_lane secret;
+		secret.load(lane);
+		hash = kvc__xxh3_long(bytes, n, secret, lane);
+	}
+	if (lane == 0)
+		atomicAdd((unsigned long long *)((char *)p.records + slot * p.record_stride + 24),
+		        (unsigned long long)kvc__fingerprint_share(hash, id));
+}
+
+static __device__ void general_angles(
+        const kvc__rope_params &p, const double *inv_freq, int64_t position, float *c, float *s)
+{
+	int half = p.rotary_dim / 2;
+	for (int i = threadIdx.x; i < half; i += blockDim.x) {
+		if (p.cos_sin) {
+			c[i] = p.cos_sin[position * p.cos_sin_row_stride + i];
+			s[i] = p.cos_sin[position * p.cos_sin_row_stride + half + i];
+		} else {
+			angle(p, position, inv_freq[i], &c[i], &s[i]);
+		}
+	}
+}
+
+KVC__KERNEL void __launch_bounds__(128) kvc_rope_general(const __grid_constant__ kvc__rope_params p)
+{
+	__shared__ float c[KVC__ROPE_PAIRS_LARGE], s[KVC__ROPE_PAIRS_LARGE];
+	int64_t token = blockIdx.x;
+	int64_t position = index_at(p.positions, token), slot = index_at(p.slots, token);
+	Verdict verdict = judge(p, token, position, slot);
+	if (verdict.idle)
+		return;
+	if (p.check_finite && !verdict.skipped) {
+		bool bad = general_nonfinite(p, p.k, token) || general_nonfinite(p, p.v, token);
+		if (__syncthreads_or(bad)) {
+			verdict.skipped = true;
+			if (threadIdx.x == 0) {
+				kvc__report_row(p.report, KVC_REPORT_NONFINITE, token);
+				if (p.report) // the report kernel counts it as written
+					kvc__report_add(&p.report->rows_written, -1);
+			}
+		}
+	}
+	general_angles(p, (const double *)((const char *)&p + offsetof(kvc__rope_params, inv_freq)),
+	        position, c, s);
+	__syncthreads();
+	int heads = p.q_heads + 2 * p.kv_heads, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+	for (int h = warp; h < heads; h += warps) {
+		Target target = { NULL, NULL, p.element, p.element, 1.0f };
+		if (h < p.q_heads) {
+			if (!p.q_out.data)
+				continue;
+			target.out = element_at(p.q_out, token, h, 0);
+			general_head(p, target, element_at(p.q, token, h, 0), p.q_dim, p.q_rotary_offset, c, s);
+			continue;
+		}
+		bool is_v = h >= p.q_heads + p.kv_heads;
+		int kv = h - p.q_heads - (is_v ? p.kv_heads : 0);
+		const kvc__rows &in = is_v ? p.v : p.k, &pool = is_v ? p.v_pool : p.k_pool;
+		if (!in.data)
+			continue;
+		target.pool_element = p.pool_element;
+		target.scale = is_v ? p.v_scale : p.k_scale;
+		if (!verdict.skipped)
+			target.pool = element_at(pool, slot, kv, 0);
+		if (!is_v && p.k_out.data)
+			target.out = element_at(p.k_out, token, kv, 0);
+		if (!target.out && !target.pool)
+			continue;
+		const char *from = element_at(in, token, kv, 0);
+		if (is_v) {
+			for (int at = threadIdx.x % 32; at < p.kv_dim; at += 32)
+				general_store(target, at, general_raw(p.element,
+				        from + (int64_t)at * (p.element == KVC__ELEMENT_F32 ? 4 : 2)));
+		} else {
+			general_head(p, target, from, p.kv_dim, p.rotary_offset, c, s);
+		}
+	}
+	if (!p.records || verdict.skipped)
+		return;
+	__syncthreads();
+	if (warp == 0)
+		general_stamp(p, p.k_pool, slot, p.k_id);
+	else if (warp == 1 && p.v.data)
+		general_stamp(p, p.v_pool, slot, p.v_id);
+}
+
+// ---- around the main kernel: duplicates and the report ----
+
+static __device__ bool claims(const kvc__rope_params &p, int64_t token, int64_t *slot)
+{
+	*slot = index_at(p.slots, token);
+	int64_t position = index_at(p.positions, token);
+	return *slot >= 0 && *slot != p.reserved_slot && *slot < p.slot_count && position >= 0 &&
+	       position < p.position_count;
+}
+
+// The lowest token on each slot leaves the largest mark.
+KVC__KERNEL void kvc_rope_claim(const __grid_constant__ kvc__rope_params_small small)
+{
+	const kvc__rope_params &p = (const kvc__rope_params &)small;
+	int64_t token = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, slot;
+	if (token < p.token_count && claims(p, token, &slot))
+		atomicMax(&p.duplicate_scratch[slot], INT32_MAX - (int32_t)token);
+}
+
+KVC__KERNEL void kvc_rope_unclaim(const __grid_constant__ kvc__rope_params_small small)
+{
+	const kvc__rope_params &p = (const kvc__rope_params &)small;
+	int64_t token = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, slot;
+	if (token < p.token_count && claims(p, token, &slot))
+		p.duplicate_scratch[slot] = 0;
+}
+
+KVC__KERNEL void kvc_rope_report(const __grid_constant__ kvc__rope_params_small small)
+{
+	const kvc__rope_params &p = (const kvc__rope_params &)small;
+	int64_t token = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, slot;
+	bool written = false, skipped = false;
+	if (token < p.token_count) {
+		int64_t position = index_at(p.positions, token);
+		written = claims(p, token, &slot);
+		skipped = slot < 0 || slot == p.reserved_slot;
+		if (!skipped && slot >= p.slot_count)
+			kvc__report_row(p.report, KVC_REPORT_SLOT_RANGE, token);
+		if (!skipped && (position < 0 || position >= p.position_count))
+			kvc__report_row(p.report, KVC_REPORT_POSITION_RANGE, token);
+		if (written && p.duplicate_scratch &&
+		        p.duplicate_scratch[slot] != INT32_MAX - (int32_t)token) {
+			written = false;
+			kvc__report_row(p.report, KVC_REPORT_SLOT_DUPLICATE, token);
+		}
+	}
+	int64_t rows = __popc(__ballot_sync(KVC__FULL_WARP, written));
+	int64_t skips = __popc(__ballot_sync(KVC__FULL_WARP, skipped));
+	if (threadIdx.x % 32 == 0) {
+		if (rows)
+			kvc__report_add(&p.report->rows_written, rows);
+		if (skips)
+			kvc__report_add(&p.report->rows_skipped, skips);
+	}
+}
+
+// ---- names that the host looks up ----
+
+#define FAST(NAME, D, V, UNITS, ELEMENT, FP8, STREAM) \
+	KVC__KERNEL void __launch_bounds__(256) NAME(const __grid_constant__ kvc__rope_params_small p) \
+	{ \
+		rope_fast<D, V, UNITS, ELEMENT, FP8, STREAM>((const kvc__rope_params &)p); \
+	}
+#define STAMP(NAME, D, ELEMENT, STREAM) \
+	KVC__KERNEL void __launch_bounds__(256) NAME(const __grid_constant__ kvc__rope_params_small p) \
+	{ \
+		rope_stamp<D, ELEMENT, STREAM>((const kvc__rope_params &)p); \
+	}
+
+#define FAMILY(TAG, ELEMENT, D) \
+	FAST(kvc_rope_##TAG##_##D##_v4, D, 4, 1, ELEMENT, false, false) \
+	FAST(kvc_rope_##TAG##_##D##_v8, D, 8, 1, ELEMENT, false, false) \
+	FAST(kvc_rope_##TAG##_##D##_v8s, D, 8, 1, ELEMENT, false, true) \
+	FAST(kvc_rope_##TAG##_fp8_##D##_v4, D, 4, 1, ELEMENT, true, false) \
+	FAST(kvc_rope_##TAG##_fp8_##D##_v8s, D, 8, 1, ELEMENT, true, true) \
+	STAMP(kvc_rope_stamp_##TAG##_##D, D, ELEMENT, false) \
+	STAMP(kvc_rope_stamp_##TAG##_##D##_s, D, ELEMENT, true)
+
+FAMILY(bf16, KVC__ELEMENT_BF16, 64)
+FAMILY(bf16, KVC__ELEMENT_BF16, 128)
+FAMILY(f16, KVC__ELEMENT_F16, 64)
+FAMILY(f16, KVC__ELEMENT_F16, 128)

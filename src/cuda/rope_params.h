@@ -1,0 +1,48 @@
+/*
+ * What the rope kernels are told, by value. Filled by rope.c, read by rope.cu; plain C for both.
+ */
+#ifndef KVC__CUDA_ROPE_PARAMS_H
+#define KVC__CUDA_ROPE_PARAMS_H
+
+#include "cpu/rope.h"
+
+/* Frequencies that fit in the parameters of the common kernels; wider rotations pay for more. */
+#define KVC__ROPE_PAIRS_SMALL 64
+#define KVC__ROPE_PAIRS_LARGE (KVC_ROTARY_DIM_MAX / 2)
+
+struct kvc__rope_params {
+	struct kvc__rows q, k, v, q_out, k_out, k_pool, v_pool;
+	struct kvc__indices positions, slots;
+	int64_t token_count;
+	int64_t position_count;
+	int64_t slot_count;
+	int64_t reserved_slot;
+	const float *cos_sin; /* the caller's table, or NULL */
+	int64_t cos_sin_row_stride;
+	double attention_factor;
+	void *records; /* NULL: no stamping */
+	int64_t record_stride;
+	int64_t stamp_head_bytes;
+	uint64_t k_id, v_id;
+	kvc_report *report;         /* or NULL */
+	int32_t *duplicate_scratch; /* or NULL: row + 1 of the lowest token on each slot */
+	int32_t check_finite;
+	int32_t coverage;
+	int32_t q_heads, kv_heads;
+	int32_t q_dim, kv_dim;
+	int32_t rotary_dim, interleaved;
+	int32_t q_rotary_offset, rotary_offset;
+	int32_t element, pool_element; /* enum kvc__element */
+	float k_scale, v_scale;
+	int32_t parts;        /* fast kernels: warps a token */
+	uint32_t parts_magic; /* ceil(2^32 / parts) */
+	int32_t release;      /* programmatic launch: 0 none, 1 release after the wait, 2 at the end */
+	/* Both arrays are one: [256] frequencies, of which the common kernels get the first 64. */
+	double inv_freq[KVC__ROPE_PAIRS_SMALL];
+	double inv_freq_rest[KVC__ROPE_PAIRS_LARGE - KVC__ROPE_PAIRS_SMALL]; /* large kernels only */
+};
+
+/* Bytes of the parameters that the common kernels take. */
+#define KVC__ROPE_PARAMS_SMALL offsetof(struct kvc__rope_params, inv_freq_rest)
+
+#endif

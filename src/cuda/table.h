@@ -1,0 +1,12 @@
+/* The functions of struct kvc__cuda_ops, each in its own file. */
+#ifndef KVC__CUDA_TABLE_H
+#define KVC__CUDA_TABLE_H
+
+#include "cuda/cuda.h"
+
+extern const struct kvc__cuda_ops kvc__cuda_table;
+
+kvc_status kvc__cuda_rope(const struct kvc__cuda_rope *call, void *stream);
+kvc_status kvc__cuda_report_init(kvc_report *out, void *stream);
+
+#endif
