@@ -300,7 +300,7 @@ static void offending_rows_are_skipped_and_reported(void **state)
 		build(&s, &random, &shape);
 		marks = calloc((size_t)s.slot_count, sizeof(*marks));
 		scratch = cuda_twin_make(marks, (size_t)s.slot_count * sizeof(*marks));
-		expect_ok(kvc_report_init(&report, NULL));
+		expect_ok(kvc_report_init(&report, KVC_HOST, NULL));
 		twin = cuda_twin_make(&report, sizeof(report));
 		on_device = cuda_twin_device(&twin);
 
@@ -355,7 +355,7 @@ static void offending_rows_are_skipped_and_reported(void **state)
 		s.args.check_duplicates = 1;
 		s.args.scratch = &scratch_tensor;
 		s.args.report = on_device;
-		expect_ok(kvc_report_init(on_device, NULL));
+		expect_ok(kvc_report_init(on_device, kvc_device_make(KVC_DEVICE_CUDA, 0), NULL));
 		expect_ok(run(&s, s.device, NULL, NULL));
 		cuda_must(cuda.synchronize(), "run");
 		cuda_must(cuda.to_host(&report, twin.base + CUDA_RED_ZONE, sizeof(report)), "report");
