@@ -17,7 +17,8 @@ struct scene {
 	struct cuda_twin twins[KINDS + 1]; /* the last one: records */
 	kvc_tensor host[KINDS], device[KINDS];
 	int64_t shape[KINDS][3], strides[KINDS][3];
-	kvc_rope rope;
+	kvc_rope rope, device_rope;
+	struct cuda_twin table;
 	kvc_stamp host_stamp, device_stamp;
 	kvc_rope_pool_args args; /* options only */
 	int64_t tokens, slot_count;
@@ -124,6 +125,25 @@ static void random_slots(struct seeded *random, int64_t *slots, int64_t tokens, 
 	free(all);
 }
 
+/* Any numbers do for a table: both sides read the same ones. */
+#define TABLE_ROWS 4096
+static void add_table(struct scene *s, struct seeded *random, kvc_rope_options *options)
+{
+	int64_t shape[2] = { TABLE_ROWS, options->rotary_dim };
+	size_t bytes = (size_t)(TABLE_ROWS * options->rotary_dim) * sizeof(float);
+	float *values = malloc(bytes + 1);
+	kvc_tensor table = kvc_tensor_make(values, KVC_FLOAT32, 2, shape);
+
+	for (size_t i = 0; i < bytes / sizeof(float); i++)
+		values[i] = (float)seeded_in(random, -1000000, 1000000) * 1e-6f;
+	s->table = cuda_twin_make((char *)values, bytes);
+	options->cos_sin_cache = &table;
+	expect_ok(kvc_rope_init(&s->rope, options));
+	table.data = cuda_twin_device(&s->table);
+	table.device.device_type = KVC_DEVICE_CUDA;
+	expect_ok(kvc_rope_init(&s->device_rope, options));
+}
+
 struct shape {
 	int64_t tokens, q_heads, kv_heads, dim, rotary_dim;
 	kvc_dtype dtype, pool;
@@ -151,7 +171,10 @@ static void build(struct scene *s, struct seeded *random, const struct shape *sh
 	add_rows(s, random, K_POOL, shape->pool, s->slot_count, hkv, d, shape->pad);
 	add_rows(s, random, V_POOL, shape->pool, s->slot_count, hkv, d, 0);
 	for (int64_t i = 0; i < n; i++)
-		values[i] = seeded_in(random, 0, seeded_one_in(random, 4) ? KVC_POSITION_MAX : 9000);
+		values[i] = seeded_in(random, 0,
+		        shape->table                ? TABLE_ROWS - 1
+		        : seeded_one_in(random, 4) ? KVC_POSITION_MAX
+		                                   : 9000);
 	add_indices(s, POSITIONS, values, seeded_one_in(random, 2));
 	random_slots(random, values, n, s->slot_count);
 	add_indices(s, SLOTS, values, seeded_one_in(random, 2));
@@ -160,8 +183,12 @@ static void build(struct scene *s, struct seeded *random, const struct shape *sh
 		add_stamp(s, random, shape->coverage, d * shape->pool.bits / 8);
 	options.rotary_dim = (int32_t)shape->rotary_dim;
 	options.style = shape->style;
-	expect_ok(kvc_rope_init(&s->rope, &options));
-	s->args.rope = &s->rope;
+	if (shape->table) {
+		add_table(s, random, &options);
+	} else {
+		expect_ok(kvc_rope_init(&s->rope, &options));
+		s->device_rope = s->rope;
+	}
 	s->args.q_rotary_offset = s->args.rotary_offset = shape->q_offset;
 	if (shape->pool.bits == 8)
 		s->args.k_scale = 0.37f, s->args.v_scale = 1.9f;
@@ -171,6 +198,7 @@ static kvc_status run(struct scene *s, const kvc_tensor *t, const kvc_stamp *sta
 {
 	kvc_rope_pool_args args = s->args;
 
+	args.rope = t == s->host ? &s->rope : &s->device_rope;
 	args.q = &t[Q], args.k = &t[K];
 	args.v = s->without_v ? NULL : &t[V];
 	args.positions = &t[POSITIONS], args.slots = &t[SLOTS];
@@ -202,6 +230,8 @@ static void compare(struct scene *s, const char *what)
 
 static void destroy(struct scene *s)
 {
+	free(s->table.host);
+	cuda_twin_free(&s->table);
 	for (int kind = 0; kind <= KINDS; kind++) {
 		free(s->twins[kind].host);
 		cuda_twin_free(&s->twins[kind]);
@@ -215,10 +245,10 @@ static void check_shape(struct seeded *random, const struct shape *shape)
 
 	snprintf(what, sizeof(what),
 	        "T=%d heads=%d,%d dim=%d rotary=%d bits=%d pool=%d:%d style=%d cover=%d pad=%d "
-	        "place=%d v=%d",
+	        "place=%d v=%d table=%d",
 	        (int)shape->tokens, (int)shape->q_heads, (int)shape->kv_heads, (int)shape->dim,
 	        (int)shape->rotary_dim, shape->dtype.bits, shape->pool.code, shape->pool.bits,
-	        shape->style, shape->coverage, shape->pad, shape->in_place, !shape->without_v);
+	        shape->style, shape->coverage, shape->pad, shape->in_place, !shape->without_v, shape->table);
 	build(&s, random, shape);
 	expect_ok(run(&s, s.host, &s.host_stamp, NULL));
 	expect_ok(run(&s, s.device, &s.device_stamp, NULL));
@@ -249,6 +279,7 @@ static void device_equals_cpu_for_every_common_shape(void **state)
 					.kv_heads = heads[h][1], .dim = seeded_one_in(&random, 2) ? 64 : 128,
 					.dtype = pick(&random, types, 3), .coverage = coverage };
 				shape.rotary_dim = shape.dim;
+				shape.table = seeded_one_in(&random, 2);
 				shape.pool = seeded_one_in(&random, 3) ? pick(&random, fp8, 2) : shape.dtype;
 				shape.in_place = (int)seeded_in(&random, 0, 2);
 				shape.pad = seeded_one_in(&random, 2) ? 64 : 0;
@@ -278,6 +309,7 @@ static void device_equals_cpu_for_random_shapes(void **state)
 		shape.pad = (int)seeded_in(&random, 0, 9);
 		shape.in_place = (int)seeded_in(&random, 0, 2);
 		shape.without_v = seeded_one_in(&random, 4);
+		shape.table = seeded_one_in(&random, 3);
 		check_shape(&random, &shape);
 	}
 }

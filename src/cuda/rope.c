@@ -15,25 +15,32 @@
 
 /* Fast kernels: by element, head dim, shape. Names as rope.cu spells them. */
 enum { SHAPE_V4, SHAPE_V8, SHAPE_V8S, SHAPE_FP8_V4, SHAPE_FP8_V8S, SHAPE_COUNT };
-#define ROW(TAG, D)                                                                                \
+#define ROW(TAG, D, T)                                                                             \
 	{                                                                                          \
-		{ "kvc_rope_" TAG "_" D "_v4", 0 }, { "kvc_rope_" TAG "_" D "_v8", 0 },            \
-		        { "kvc_rope_" TAG "_" D "_v8s", 0 },                                       \
-		        { "kvc_rope_" TAG "_fp8_" D "_v4", 0 },                                    \
-		        { "kvc_rope_" TAG "_fp8_" D "_v8s", 0 },                                   \
+		{ "kvc_rope_" TAG "_" D "_v4" T, 0 }, { "kvc_rope_" TAG "_" D "_v8" T, 0 },        \
+		        { "kvc_rope_" TAG "_" D "_v8s" T, 0 },                                     \
+		        { "kvc_rope_" TAG "_fp8_" D "_v4" T, 0 },                                  \
+		        { "kvc_rope_" TAG "_fp8_" D "_v8s" T, 0 },                                 \
 	}
-static struct kvc__kernel fast_kernels[2][2][SHAPE_COUNT] = {
-	{ ROW("bf16", "64"), ROW("bf16", "128") },
-	{ ROW("f16", "64"), ROW("f16", "128") },
+/* By element, head dim, with a table, shape. */
+static struct kvc__kernel fast_kernels[2][2][2][SHAPE_COUNT] = {
+	{ { ROW("bf16", "64", ""), ROW("bf16", "64", "_t") },
+	        { ROW("bf16", "128", ""), ROW("bf16", "128", "_t") } },
+	{ { ROW("f16", "64", ""), ROW("f16", "64", "_t") },
+	        { ROW("f16", "128", ""), ROW("f16", "128", "_t") } },
 };
 
-#define STAMPS(TAG)                                                                                \
+#define STAMPS(TAG, D)                                                                             \
 	{                                                                                          \
-		{ { "kvc_rope_stamp_" TAG "_64", 0 }, { "kvc_rope_stamp_" TAG "_64_s", 0 } },      \
-		        { { "kvc_rope_stamp_" TAG "_128", 0 },                                     \
-			        { "kvc_rope_stamp_" TAG "_128_s", 0 } },                           \
+		{ { "kvc_rope_stamp_" TAG "_" D, 0 }, { "kvc_rope_stamp_" TAG "_" D "_s", 0 } },   \
+		        { { "kvc_rope_stamp_" TAG "_" D "_t", 0 },                                 \
+			        { "kvc_rope_stamp_" TAG "_" D "_s_t", 0 } },                       \
 	}
-static struct kvc__kernel stamp_kernels[2][2][2] = { STAMPS("bf16"), STAMPS("f16") };
+/* By element, head dim, with a table, streaming. */
+static struct kvc__kernel stamp_kernels[2][2][2][2] = {
+	{ STAMPS("bf16", "64"), STAMPS("bf16", "128") },
+	{ STAMPS("f16", "64"), STAMPS("f16", "128") },
+};
 
 static struct kvc__kernel general_kernel = { "kvc_rope_general", 0 };
 static struct kvc__kernel claim_kernel = { "kvc_rope_claim", 0 };
@@ -108,7 +115,10 @@ static int is_fast(const struct kvc__cuda_rope *call)
 	if (job->element == KVC__ELEMENT_F32 || (job->kv_dim != 64 && job->kv_dim != 128) ||
 	        job->q_dim != job->kv_dim || job->rope->rotary_dim != job->kv_dim ||
 	        job->rope->style != KVC_ROPE_NEOX || call->check_finite ||
-	        job->token_count > INT32_MAX / 64)
+	        job->token_count > INT32_MAX / 64 || job->q_heads + 2 * job->kv_heads > 120)
+		return 0;
+	if (job->rope->cos_sin && ((uintptr_t)job->rope->cos_sin % 16 != 0 ||
+	                                  job->rope->cos_sin_row_stride % 4 != 0))
 		return 0;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
 		if (!rows_aligned(rows[i], 16))
@@ -128,21 +138,30 @@ static int is_fast_stamp(const struct kvc__rope_job *job)
 
 /* ---- launches ---- */
 
-static void set_parts(struct kvc__rope_params *p, int64_t parts)
+/* Warps of a block that computes angles, about; and whole tokens in it, at most. */
+#define BLOCK_WARPS 12
+#define BLOCK_TOKENS_MAX 8
+
+/* With a table warps are numbered through; without, a block holds whole tokens. */
+static kvc_status launch_warps(
+        struct kvc__kernel *kernel, struct kvc__rope_params *p, int64_t parts, void *stream)
 {
+	int64_t tokens = BLOCK_WARPS / parts, warps = p->token_count * parts, block_warps = 4;
+
 	p->parts = (int32_t)parts;
 	p->parts_magic = (uint32_t)(((UINT64_C(1) << 32) + (uint64_t)parts - 1) / (uint64_t)parts);
-}
-
-static kvc_status launch_warps(struct kvc__kernel *kernel, struct kvc__rope_params *p,
-        unsigned block, void *stream)
-{
-	int64_t warps = p->token_count * p->parts, per_block = block / 32;
+	if (!p->cos_sin) {
+		tokens = tokens < 1 ? 1 : tokens > BLOCK_TOKENS_MAX ? BLOCK_TOKENS_MAX : tokens;
+		tokens = tokens > p->token_count ? p->token_count : tokens;
+		p->block_tokens = (int32_t)tokens;
+		block_warps = tokens * parts;
+	}
 	struct kvc__launch launch = {
-		.grid_x = (unsigned)((warps + per_block - 1) / per_block),
-		.block = block,
-		.programmatic = p->release != 0,
+		.grid_x = (unsigned)((warps + block_warps - 1) / block_warps),
+		.block = (unsigned)(32 * block_warps),
+		.programmatic = 1,
 	};
+	p->release = 1;
 	return kvc__cuda_launch(kernel, &launch, p, stream);
 }
 
@@ -158,28 +177,34 @@ static int pick_shape(const struct kvc__rope_params *p)
 	return p->token_count < STREAM_TOKENS ? SHAPE_V8 : SHAPE_V8S;
 }
 
+static int64_t warps_for(int64_t heads, int64_t dim, int64_t elements_a_lane)
+{
+	int64_t heads_a_warp = 32 / (dim / (2 * elements_a_lane));
+
+	return (heads + heads_a_warp - 1) / heads_a_warp;
+}
+
 static kvc_status launch_fast(struct kvc__rope_params *p, void *stream)
 {
 	int64_t heads = p->q_heads + p->kv_heads * (p->v.data ? 2 : 1);
 	int shape = pick_shape(p);
-	int64_t lanes = p->kv_dim / (shape == SHAPE_V4 || shape == SHAPE_FP8_V4 ? 8 : 16);
-	int64_t heads_per_unit = 32 / lanes;
-	int f16 = p->element == KVC__ELEMENT_F16;
+	int small = shape == SHAPE_V4 || shape == SHAPE_FP8_V4;
 
-	p->release = 1;
-	set_parts(p, (heads + heads_per_unit - 1) / heads_per_unit);
-	return launch_warps(&fast_kernels[f16][p->kv_dim == 128][shape], p, 128, stream);
+	/* A block that computes angles holds a whole token: 1024 threads at most. */
+	if (small && !p->cos_sin && warps_for(heads, p->kv_dim, 4) > 32) {
+		shape = shape == SHAPE_V4 ? SHAPE_V8 : SHAPE_FP8_V8S;
+		small = 0;
+	}
+	return launch_warps(&fast_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128]
+	                                 [p->cos_sin != NULL][shape],
+	        p, warps_for(heads, p->kv_dim, small ? 4 : 8), stream);
 }
 
 static kvc_status launch_stamp(struct kvc__rope_params *p, void *stream)
 {
-	int64_t heads_per_unit = 32 / (p->kv_dim / 16);
-	int f16 = p->element == KVC__ELEMENT_F16;
-	int streaming = p->token_count >= STREAM_TOKENS;
-
-	p->release = 1;
-	set_parts(p, 2 + (p->q_heads + heads_per_unit - 1) / heads_per_unit);
-	return launch_warps(&stamp_kernels[f16][p->kv_dim == 128][streaming], p, 128, stream);
+	return launch_warps(&stamp_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128]
+	                                  [p->cos_sin != NULL][p->token_count >= STREAM_TOKENS],
+	        p, 2 + warps_for(p->q_heads, p->kv_dim, 8), stream);
 }
 
 static kvc_status launch_general(struct kvc__rope_params *p, void *stream)

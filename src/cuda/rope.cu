@@ -3,8 +3,9 @@
 // Two kernels. The fast one takes what engines do: 16-bit elements, NeoX pairs over the whole head,
 // contiguous heads of 64, 128 or 256 elements, 16-byte alignment. A warp owns UNITS groups of heads
 // of one token, a lane V elements of a head's lower half and their partners of the upper half, so
-// that every access is 2*V bytes and both halves of a pair meet in one thread. Each lane computes a
-// few of the token's cosines and sines and the warp trades them: no table, no dependent load.
+// that every access is 2*V bytes and both halves of a pair meet in one thread. Cosines and sines come
+// from the caller's table, or a block computes those of its tokens once, in doubles, into shared
+// memory while its rows are on their way.
 // The general one takes everything else, a block a token, element by element.
 //
 // Compiled with --fmad=false: products and sums are rounded one by one (base/sincos.h says why).
@@ -171,39 +172,72 @@ static __device__ __forceinline__ void store_pool(
 // How a warp is laid over heads of D elements, V of each half a lane.
 template <int D, int V>
 struct Layout {
-	static constexpr int LANES = D / (2 * V);              // a head
-	static constexpr int HEADS = 32 / LANES;               // a warp
-	static constexpr int OWN = V > HEADS ? V / HEADS : 1;  // pairs whose angle a lane computes
-	static constexpr int ROUNDS = V / OWN;                 // lanes that a lane gets them from
+	static constexpr int LANES = D / (2 * V); // a head
+	static constexpr int HEADS = 32 / LANES;  // a warp
 };
 
-// The V cosines and sines of this lane. Lane (sub, l) computes OWN of those that all lanes l need.
-template <int D, int V>
-static __device__ __forceinline__ void angles(
-        const kvc__rope_params &p, int64_t position, bool idle, float *c, float *s)
+// Which token and which of its parts a warp has, and what its block shares. A block of a kernel that
+// computes angles holds whole tokens; with a table warps are just numbered through.
+struct Place {
+	uint32_t token;
+	int part;
+	int local; // token within the block
+};
+
+template <bool TABLE>
+static __device__ __forceinline__ Place place_of(const kvc__rope_params &p)
 {
-	typedef Layout<D, V> L;
-	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
-	if (p.cos_sin) {
-		const float *row = p.cos_sin + (idle ? 0 : position) * p.cos_sin_row_stride + l * V;
-#pragma unroll
-		for (int i = 0; i < V; i++) {
-			c[i] = idle ? 0.0f : __ldg(row + i);
-			s[i] = idle ? 0.0f : __ldg(row + D / 2 + i);
-		}
-		return;
+	Place place;
+	if (TABLE) {
+		uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+		place.token = p.parts == 1 ? warp : __umulhi(warp, p.parts_magic);
+		place.part = (int)(warp - place.token * p.parts);
+		place.local = 0;
+	} else {
+		uint32_t warp = threadIdx.x / 32;
+		place.local = p.block_tokens == 1 ? 0 : (int)(warp / (uint32_t)p.parts);
+		place.part = (int)warp - place.local * p.parts;
+		place.token = blockIdx.x * p.block_tokens + place.local;
 	}
-	float oc[L::OWN], os[L::OWN];
-#pragma unroll
-	for (int i = 0; i < L::OWN; i++)
-		angle(p, position, p.inv_freq[l * V + (sub % L::ROUNDS) * L::OWN + i], &oc[i], &os[i]);
-#pragma unroll
-	for (int t = 0; t < L::ROUNDS; t++)
-#pragma unroll
-		for (int i = 0; i < L::OWN; i++) {
-			c[t * L::OWN + i] = __shfl_sync(KVC__FULL_WARP, oc[i], t * L::LANES + l);
-			s[t * L::OWN + i] = __shfl_sync(KVC__FULL_WARP, os[i], t * L::LANES + l);
+	return place;
+}
+
+#define BLOCK_TOKENS_MAX 8
+
+// The cosines and sines of a block's tokens, computed by all of its threads.
+template <int D>
+struct Shared {
+	float c[BLOCK_TOKENS_MAX][D / 2], s[BLOCK_TOKENS_MAX][D / 2];
+
+	__device__ __forceinline__ void compute(const kvc__rope_params &p)
+	{
+		for (int i = threadIdx.x; i < p.block_tokens * (D / 2); i += blockDim.x) {
+			int local = i / (D / 2), pair = i % (D / 2);
+			int64_t token = (int64_t)blockIdx.x * p.block_tokens + local;
+			if (token < p.token_count)
+				angle(p, index_at(p.positions, token), p.inv_freq[pair], &c[local][pair],
+				        &s[local][pair]);
 		}
+		__syncthreads();
+	}
+};
+
+// The V cosines and sines of this lane.
+template <int D, int V, bool TABLE>
+static __device__ __forceinline__ void angles(const kvc__rope_params &p, int64_t position,
+        bool idle, int l, const float *shared_c, const float *shared_s, float *c, float *s)
+{
+	const float *from_c = shared_c, *from_s = shared_s;
+	if (TABLE) {
+		from_c = p.cos_sin + (idle ? 0 : position) * p.cos_sin_row_stride;
+		from_s = from_c + D / 2;
+	}
+#pragma unroll
+	for (int i = 0; i < V; i += 4) {
+		float4 x = *(const float4 *)(from_c + l * V + i), y = *(const float4 *)(from_s + l * V + i);
+		c[i] = x.x, c[i + 1] = x.y, c[i + 2] = x.z, c[i + 3] = x.w;
+		s[i] = y.x, s[i + 1] = y.y, s[i + 2] = y.z, s[i + 3] = y.w;
+	}
 }
 
 template <int V, int ELEMENT>
@@ -227,69 +261,67 @@ static __device__ __forceinline__ char *element_at(
 	return rows.data + row * rows.row_stride + head * rows.head_stride + bytes;
 }
 
-// Heads are numbered through q, k and v; a warp takes UNITS groups of HEADS of them.
-template <int D, int V, int UNITS, int ELEMENT, bool FP8, bool STREAM>
+// Heads are numbered through q, k and v; a warp takes HEADS of them.
+template <int D, int V, int ELEMENT, bool FP8, bool STREAM, bool TABLE>
 static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p)
 {
 	typedef Layout<D, V> L;
-	uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-	uint32_t token = p.parts == 1 ? warp : __umulhi(warp, p.parts_magic);
-	int part = (int)(warp - token * p.parts);
-	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
+	Place at = place_of<TABLE>(p);
+	int lane = threadIdx.x % 32, l = lane % L::LANES, h = at.part * L::HEADS + lane / L::LANES;
 	int v_head = p.q_heads + p.kv_heads, heads = v_head + (p.v.data ? p.kv_heads : 0);
+	uint32_t token = at.token;
+	bool valid = token < p.token_count && h < heads;
 
 	if (p.release)
 		kvc__wait_for_previous();
 	if (p.release == 1)
 		kvc__release_next();
-	if (token >= p.token_count)
-		return;
-	int64_t position = index_at(p.positions, token), slot = index_at(p.slots, token);
-
-	Words<V> lo[UNITS], hi[UNITS];
-#pragma unroll
-	for (int u = 0; u < UNITS; u++) {
-		int h = (part * UNITS + u) * L::HEADS + sub;
-		if (h >= heads)
-			continue;
+	int64_t position = 0, slot = 0;
+	Words<V> lo, hi;
+	if (valid) {
+		position = index_at(p.positions, token);
+		slot = index_at(p.slots, token);
 		const char *in = h < p.q_heads ? element_at(p.q, token, h, 2 * V * l)
-		        : h < v_head ? element_at(p.k, token, h - p.q_heads, 2 * V * l)
-		                     : element_at(p.v, token, h - v_head, 2 * V * l);
-		lo[u] = load<V, STREAM>(in);
-		hi[u] = load<V, STREAM>(in + D);
+		        : h < v_head           ? element_at(p.k, token, h - p.q_heads, 2 * V * l)
+		                               : element_at(p.v, token, h - v_head, 2 * V * l);
+		lo = load<V, STREAM>(in);
+		hi = load<V, STREAM>(in + D);
 	}
+	const float *shared_c = NULL, *shared_s = NULL;
+	if constexpr (!TABLE) {
+		__shared__ Shared<D> shared;
+		shared.compute(p);
+		shared_c = shared.c[at.local], shared_s = shared.s[at.local];
+	}
+	if (!valid)
+		return;
 	Verdict verdict = judge(p, token, position, slot);
 	float c[V], s[V];
-	if (part * UNITS * L::HEADS < v_head)
-		angles<D, V>(p, position, verdict.idle, c, s);
+	if (h < v_head)
+		angles<D, V, TABLE>(p, position, verdict.idle, l, shared_c, shared_s, c, s);
 	if (verdict.idle)
 		return;
-#pragma unroll
-	for (int u = 0; u < UNITS; u++) {
-		int h = (part * UNITS + u) * L::HEADS + sub;
-		if (h >= heads)
-			continue;
-		if (h < v_head)
-			rotate<V, ELEMENT>(lo[u], hi[u], c, s);
-		if (h < v_head) {
-			const kvc__rows &rows = h < p.q_heads ? p.q_out : p.k_out;
-			if (rows.data) {
-				char *out = element_at(rows, token, h < p.q_heads ? h : h - p.q_heads, 2 * V * l);
-				store<V, STREAM>(out, lo[u]);
-				store<V, STREAM>(out + D, hi[u]);
-			}
+	if (h < v_head) {
+		rotate<V, ELEMENT>(lo, hi, c, s);
+		bool is_q = h < p.q_heads;
+		const kvc__rows &rows = is_q ? p.q_out : p.k_out;
+		if (rows.data) {
+			char *out = element_at(rows, token, is_q ? h : h - p.q_heads, 2 * V * l);
+			store<V, STREAM>(out, lo);
+			store<V, STREAM>(out + D, hi);
 		}
-		if (h < p.q_heads || verdict.skipped)
-			continue;
-		constexpr int WIDTH = FP8 ? 1 : 2;
-		bool is_v = h >= v_head;
-		char *row = is_v ? element_at(p.v_pool, slot, h - v_head, WIDTH * V * l)
-		                 : element_at(p.k_pool, slot, h - p.q_heads, WIDTH * V * l);
-		float scale = is_v ? p.v_scale : p.k_scale;
-		store_pool<V, ELEMENT, FP8, STREAM>(row, lo[u], p.pool_element, scale);
-		store_pool<V, ELEMENT, FP8, STREAM>(
-		        row + WIDTH * D / 2, hi[u], p.pool_element, scale);
+		if (is_q)
+			return;
 	}
+	if (verdict.skipped)
+		return;
+	constexpr int WIDTH = FP8 ? 1 : 2;
+	bool is_v = h >= v_head;
+	char *row = is_v ? element_at(p.v_pool, slot, h - v_head, WIDTH * V * l)
+	                 : element_at(p.k_pool, slot, h - p.q_heads, WIDTH * V * l);
+	float scale = is_v ? p.v_scale : p.k_scale;
+	store_pool<V, ELEMENT, FP8, STREAM>(row, lo, p.pool_element, scale);
+	store_pool<V, ELEMENT, FP8, STREAM>(row + WIDTH * D / 2, hi, p.pool_element, scale);
 }
 
 // ---- stamping while the row is in registers ----
@@ -356,40 +388,48 @@ static __device__ __forceinline__ void stamp_row(
 		        (unsigned long long)share);
 }
 
-template <int D, int ELEMENT, bool STREAM>
+// Parts of a token: K, V, then units of q.
+template <int D, int ELEMENT, bool STREAM, bool TABLE>
 static __device__ __forceinline__ void rope_stamp(const kvc__rope_params &p)
 {
 	typedef Layout<D, 8> L;
-	uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-	uint32_t token = __umulhi(warp, p.parts_magic);
-	int part = (int)(warp - token * p.parts); // K, V, then units of q
-	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
+	Place at = place_of<TABLE>(p);
+	int lane = threadIdx.x % 32, l = lane % L::LANES, h = (at.part - 2) * L::HEADS + lane / L::LANES;
+	uint32_t token = at.token;
+	bool valid = token < p.token_count;
+	bool has_q = valid && at.part >= 2 && h < p.q_heads && p.q_out.data;
 
 	if (p.release)
 		kvc__wait_for_previous();
 	if (p.release == 1)
 		kvc__release_next();
-	if (token >= p.token_count)
-		return;
-	int64_t position = index_at(p.positions, token), slot = index_at(p.slots, token);
-	int h = (part - 2) * L::HEADS + sub;
+	int64_t position = 0, slot = 0;
 	Words<8> lo, hi;
-	bool has_q = part >= 2 && h < p.q_heads && p.q_out.data;
+	if (valid) {
+		position = index_at(p.positions, token);
+		slot = index_at(p.slots, token);
+	}
 	if (has_q) {
 		const char *in = element_at(p.q, token, h, 16 * l);
 		lo = load<8, STREAM>(in);
 		hi = load<8, STREAM>(in + D);
 	}
+	const float *shared_c = NULL, *shared_s = NULL;
+	if constexpr (!TABLE) {
+		__shared__ Shared<D> shared;
+		shared.compute(p);
+		shared_c = shared.c[at.local], shared_s = shared.s[at.local];
+	}
+	if (!valid)
+		return;
 	Verdict verdict = judge(p, token, position, slot);
 	float c[8], s[8];
-	if (part != 1)
-		angles<D, 8>(p, position, verdict.idle, c, s);
+	if (at.part != 1)
+		angles<D, 8, TABLE>(p, position, verdict.idle, l, shared_c, shared_s, c, s);
 	if (verdict.idle)
 		return;
-	if (part == 0 || (part == 1 && p.v.data && !verdict.skipped)) {
-		stamp_row<D, ELEMENT, STREAM>(p, token, slot, verdict.skipped, part == 1, c, s);
-		return;
-	}
+	if (at.part == 0 || (at.part == 1 && p.v.data && !verdict.skipped))
+		stamp_row<D, ELEMENT, STREAM>(p, token, slot, verdict.skipped, at.part == 1, c, s);
 	if (!has_q)
 		return;
 	rotate<8, ELEMENT>(lo, hi, c, s);
@@ -670,25 +710,33 @@ KVC__KERNEL void kvc_rope_report(const __grid_constant__ kvc__rope_params_small 
 
 // ---- names that the host looks up ----
 
-#define FAST(NAME, D, V, UNITS, ELEMENT, FP8, STREAM) \
-	KVC__KERNEL void __launch_bounds__(256) NAME(const __grid_constant__ kvc__rope_params_small p) \
+#define FAST(NAME, D, V, ELEMENT, FP8, STREAM, TABLE) \
+	KVC__KERNEL void NAME(const __grid_constant__ kvc__rope_params_small p) \
 	{ \
-		rope_fast<D, V, UNITS, ELEMENT, FP8, STREAM>((const kvc__rope_params &)p); \
+		rope_fast<D, V, ELEMENT, FP8, STREAM, TABLE>((const kvc__rope_params &)p); \
 	}
-#define STAMP(NAME, D, ELEMENT, STREAM) \
-	KVC__KERNEL void __launch_bounds__(256) NAME(const __grid_constant__ kvc__rope_params_small p) \
+#define STAMP(NAME, D, ELEMENT, STREAM, TABLE) \
+	KVC__KERNEL void NAME(const __grid_constant__ kvc__rope_params_small p) \
 	{ \
-		rope_stamp<D, ELEMENT, STREAM>((const kvc__rope_params &)p); \
+		rope_stamp<D, ELEMENT, STREAM, TABLE>((const kvc__rope_params &)p); \
 	}
 
+// v4, v8: elements a lane and half; s: bytes are streamed; t: with a table.
 #define FAMILY(TAG, ELEMENT, D) \
-	FAST(kvc_rope_##TAG##_##D##_v4, D, 4, 1, ELEMENT, false, false) \
-	FAST(kvc_rope_##TAG##_##D##_v8, D, 8, 1, ELEMENT, false, false) \
-	FAST(kvc_rope_##TAG##_##D##_v8s, D, 8, 1, ELEMENT, false, true) \
-	FAST(kvc_rope_##TAG##_fp8_##D##_v4, D, 4, 1, ELEMENT, true, false) \
-	FAST(kvc_rope_##TAG##_fp8_##D##_v8s, D, 8, 1, ELEMENT, true, true) \
-	STAMP(kvc_rope_stamp_##TAG##_##D, D, ELEMENT, false) \
-	STAMP(kvc_rope_stamp_##TAG##_##D##_s, D, ELEMENT, true)
+	FAST(kvc_rope_##TAG##_##D##_v4_t, D, 4, ELEMENT, false, false, true) \
+	FAST(kvc_rope_##TAG##_##D##_v8_t, D, 8, ELEMENT, false, false, true) \
+	FAST(kvc_rope_##TAG##_##D##_v8s_t, D, 8, ELEMENT, false, true, true) \
+	FAST(kvc_rope_##TAG##_##D##_v4, D, 4, ELEMENT, false, false, false) \
+	FAST(kvc_rope_##TAG##_##D##_v8, D, 8, ELEMENT, false, false, false) \
+	FAST(kvc_rope_##TAG##_##D##_v8s, D, 8, ELEMENT, false, true, false) \
+	FAST(kvc_rope_##TAG##_fp8_##D##_v4_t, D, 4, ELEMENT, true, false, true) \
+	FAST(kvc_rope_##TAG##_fp8_##D##_v8s_t, D, 8, ELEMENT, true, true, true) \
+	FAST(kvc_rope_##TAG##_fp8_##D##_v4, D, 4, ELEMENT, true, false, false) \
+	FAST(kvc_rope_##TAG##_fp8_##D##_v8s, D, 8, ELEMENT, true, true, false) \
+	STAMP(kvc_rope_stamp_##TAG##_##D##_t, D, ELEMENT, false, true) \
+	STAMP(kvc_rope_stamp_##TAG##_##D##_s_t, D, ELEMENT, true, true) \
+	STAMP(kvc_rope_stamp_##TAG##_##D, D, ELEMENT, false, false) \
+	STAMP(kvc_rope_stamp_##TAG##_##D##_s, D, ELEMENT, true, false)
 
 FAMILY(bf16, KVC__ELEMENT_BF16, 64)
 FAMILY(bf16, KVC__ELEMENT_BF16, 128)

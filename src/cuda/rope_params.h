@@ -35,6 +35,7 @@ struct kvc__rope_params {
 	int32_t element, pool_element; /* enum kvc__element */
 	float k_scale, v_scale;
 	int32_t parts;        /* fast kernels: warps a token */
+	int32_t block_tokens; /* without a table: whole tokens a block */
 	uint32_t parts_magic; /* ceil(2^32 / parts) */
 	int32_t release;      /* programmatic launch: 0 none, 1 release after the wait, 2 at the end */
 	/* Both arrays are one: [256] frequencies, of which the common kernels get the first 64. */

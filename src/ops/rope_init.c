@@ -159,13 +159,17 @@ static kvc_status take_attention_factor(kvc_rope *rope, const kvc_rope_options *
 
 static kvc_status take_table(kvc_rope *rope, const kvc_tensor *table)
 {
+	const struct kvc__named named = { table, "cos_sin_cache" };
+	kvc_device device;
+
 	KVC__TRY(kvc__check_present(table, "cos_sin_cache"));
 	if (table->ndim != 2 || table->shape[1] != rope->rotary_dim)
 		return kvc__fail_cos_sin_cache_shape(-1, table, rope->rotary_dim);
 	if (!kvc__dtype_equal(table->dtype, KVC_FLOAT32))
 		return kvc__fail_cos_sin_cache_must_be_float32(-1, table->dtype);
 	KVC__TRY(kvc__check_bounds(table, "cos_sin_cache"));
-	KVC__TRY(kvc__check_device(table->device, "cos_sin_cache"));
+	/* On any device: a call then wants it where its other tensors are. */
+	KVC__TRY(kvc__check_same_device(&device, &named, 1));
 	if (!kvc__tensor_rows_contiguous(table))
 		return kvc__fail_last_dimension_not_contiguous(
 		        -1, "cos_sin_cache", kvc__tensor_stride(table, 1));
