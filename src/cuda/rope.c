@@ -8,22 +8,18 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Tokens from which on bytes are used once and marked so; below, the next step reads them back. */
-#define STREAM_TOKENS 2048
-/* Tokens up to which a launch and its latency are the time: small pieces, many lanes, early release. */
-#define LATENCY_TOKENS 384
+/* Bytes read from which on a call's data do not stay in the cache: they are marked as used once. */
+#define STREAM_BYTES (12 << 20)
 
-/* Fast kernels: by element, head dim, shape. Names as rope.cu spells them. */
-enum { SHAPE_V4, SHAPE_V8, SHAPE_V8S, SHAPE_FP8_V4, SHAPE_FP8_V8S, SHAPE_COUNT };
+/* Names as rope.cu spells them; per row plain, streaming, the same for fp8 pools. */
 #define ROW(TAG, D, T)                                                                             \
 	{                                                                                          \
-		{ "kvc_rope_" TAG "_" D "_v4" T, 0 }, { "kvc_rope_" TAG "_" D "_v8" T, 0 },        \
-		        { "kvc_rope_" TAG "_" D "_v8s" T, 0 },                                     \
-		        { "kvc_rope_" TAG "_fp8_" D "_v4" T, 0 },                                  \
-		        { "kvc_rope_" TAG "_fp8_" D "_v8s" T, 0 },                                 \
+		{ "kvc_rope_" TAG "_" D T, 0 }, { "kvc_rope_" TAG "_" D "_s" T, 0 },               \
+		        { "kvc_rope_" TAG "_fp8_" D T, 0 },                                        \
+		        { "kvc_rope_" TAG "_fp8_" D "_s" T, 0 },                                   \
 	}
 /* By element, head dim, with a table, shape. */
-static struct kvc__kernel fast_kernels[2][2][2][SHAPE_COUNT] = {
+static struct kvc__kernel fast_kernels[2][2][2][4] = {
 	{ { ROW("bf16", "64", ""), ROW("bf16", "64", "_t") },
 	        { ROW("bf16", "128", ""), ROW("bf16", "128", "_t") } },
 	{ { ROW("f16", "64", ""), ROW("f16", "64", "_t") },
@@ -115,7 +111,11 @@ static int is_fast(const struct kvc__cuda_rope *call)
 	if (job->element == KVC__ELEMENT_F32 || (job->kv_dim != 64 && job->kv_dim != 128) ||
 	        job->q_dim != job->kv_dim || job->rope->rotary_dim != job->kv_dim ||
 	        job->rope->style != KVC_ROPE_NEOX || call->check_finite ||
-	        job->token_count > INT32_MAX / 64 || job->q_heads + 2 * job->kv_heads > 120)
+	        job->q_heads + 2 * job->kv_heads > 120)
+		return 0;
+	/* Beyond these the numbering of heads by a multiplication is not exact. */
+	if (job->token_count * (job->q_heads + 2 * job->kv_heads) >=
+	        (INT64_C(1) << 32) / (job->q_heads + 2 * job->kv_heads))
 		return 0;
 	if (job->rope->cos_sin && ((uintptr_t)job->rope->cos_sin % 16 != 0 ||
 	                                  job->rope->cos_sin_row_stride % 4 != 0))
@@ -142,69 +142,80 @@ static int is_fast_stamp(const struct kvc__rope_job *job)
 #define BLOCK_WARPS 12
 #define BLOCK_TOKENS_MAX 8
 
-/* With a table warps are numbered through; without, a block holds whole tokens. */
-static kvc_status launch_warps(
+static uint32_t magic_of(int64_t divisor)
+{
+	return (uint32_t)(((UINT64_C(1) << 32) + (uint64_t)divisor - 1) / (uint64_t)divisor);
+}
+
+static int64_t divide_up(int64_t a, int64_t b)
+{
+	return (a + b - 1) / b;
+}
+
+static int64_t heads_of(const struct kvc__rope_params *p)
+{
+	return p->q_heads + p->kv_heads * (p->v.data ? 2 : 1);
+}
+
+static int streams(const struct kvc__rope_params *p)
+{
+	return p->token_count * heads_of(p) * p->kv_dim * 2 >= STREAM_BYTES;
+}
+
+/* The next kernel may start once this one has waited for the one before it. */
+static kvc_status launch_blocks(struct kvc__kernel *kernel, struct kvc__rope_params *p,
+        int64_t warps, int64_t block_warps, void *stream)
+{
+	struct kvc__launch launch = {
+		.grid_x = (unsigned)divide_up(warps, block_warps),
+		.block = (unsigned)(32 * block_warps),
+		.programmatic = 1,
+	};
+	p->programmatic = 1;
+	return kvc__cuda_launch(kernel, &launch, p, stream);
+}
+
+/* 'parts' warps a token. With a table warps are numbered through; without, a block holds whole
+ * tokens, whose angles it computes once. */
+static kvc_status launch_parts(
         struct kvc__kernel *kernel, struct kvc__rope_params *p, int64_t parts, void *stream)
 {
-	int64_t tokens = BLOCK_WARPS / parts, warps = p->token_count * parts, block_warps = 4;
+	int64_t tokens = BLOCK_WARPS / parts, block_warps = 4;
 
 	p->parts = (int32_t)parts;
-	p->parts_magic = (uint32_t)(((UINT64_C(1) << 32) + (uint64_t)parts - 1) / (uint64_t)parts);
+	p->parts_magic = magic_of(parts);
 	if (!p->cos_sin) {
 		tokens = tokens < 1 ? 1 : tokens > BLOCK_TOKENS_MAX ? BLOCK_TOKENS_MAX : tokens;
 		tokens = tokens > p->token_count ? p->token_count : tokens;
 		p->block_tokens = (int32_t)tokens;
 		block_warps = tokens * parts;
 	}
-	struct kvc__launch launch = {
-		.grid_x = (unsigned)((warps + block_warps - 1) / block_warps),
-		.block = (unsigned)(32 * block_warps),
-		.programmatic = 1,
-	};
-	p->release = 1;
-	return kvc__cuda_launch(kernel, &launch, p, stream);
-}
-
-/* By rule: latency counts up to some hundred tokens, then bandwidth. */
-static int pick_shape(const struct kvc__rope_params *p)
-{
-	int fp8 = p->pool_element != p->element;
-
-	if (p->token_count <= LATENCY_TOKENS)
-		return fp8 ? SHAPE_FP8_V4 : SHAPE_V4;
-	if (fp8)
-		return SHAPE_FP8_V8S;
-	return p->token_count < STREAM_TOKENS ? SHAPE_V8 : SHAPE_V8S;
-}
-
-static int64_t warps_for(int64_t heads, int64_t dim, int64_t elements_a_lane)
-{
-	int64_t heads_a_warp = 32 / (dim / (2 * elements_a_lane));
-
-	return (heads + heads_a_warp - 1) / heads_a_warp;
+	return launch_blocks(kernel, p, p->token_count * parts, block_warps, stream);
 }
 
 static kvc_status launch_fast(struct kvc__rope_params *p, void *stream)
 {
-	int64_t heads = p->q_heads + p->kv_heads * (p->v.data ? 2 : 1);
-	int shape = pick_shape(p);
-	int small = shape == SHAPE_V4 || shape == SHAPE_FP8_V4;
+	int fp8 = p->pool_element != p->element;
+	int64_t heads = heads_of(p), heads_a_warp = 512 / p->kv_dim;
+	struct kvc__kernel *kernel =
+	        &fast_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128][p->cos_sin != NULL]
+	                     [2 * fp8 + streams(p)];
 
-	/* A block that computes angles holds a whole token: 1024 threads at most. */
-	if (small && !p->cos_sin && warps_for(heads, p->kv_dim, 4) > 32) {
-		shape = shape == SHAPE_V4 ? SHAPE_V8 : SHAPE_FP8_V8S;
-		small = 0;
-	}
-	return launch_warps(&fast_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128]
-	                                 [p->cos_sin != NULL][shape],
-	        p, warps_for(heads, p->kv_dim, small ? 4 : 8), stream);
+	p->heads_magic = magic_of(heads);
+	if (p->cos_sin)
+		return launch_blocks(
+		        kernel, p, divide_up(heads * p->token_count, heads_a_warp), 4, stream);
+	return launch_parts(kernel, p, divide_up(heads, heads_a_warp), stream);
 }
 
 static kvc_status launch_stamp(struct kvc__rope_params *p, void *stream)
 {
-	return launch_warps(&stamp_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128]
-	                                  [p->cos_sin != NULL][p->token_count >= STREAM_TOKENS],
-	        p, 2 + warps_for(p->q_heads, p->kv_dim, 8), stream);
+	/* K, V, and q two units a warp. */
+	int64_t parts = 2 + divide_up(p->q_heads, 2 * (512 / p->kv_dim));
+
+	return launch_parts(&stamp_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128]
+	                                  [p->cos_sin != NULL][streams(p)],
+	        p, parts, stream);
 }
 
 static kvc_status launch_general(struct kvc__rope_params *p, void *stream)

@@ -1,9 +1,9 @@
 // rope_pool_fused on the device: the same bytes as src/cpu/rope_portable.c, row by row.
 //
 // Two kernels. The fast one takes what engines do: 16-bit elements, NeoX pairs over the whole head,
-// contiguous heads of 64, 128 or 256 elements, 16-byte alignment. A warp owns UNITS groups of heads
-// of one token, a lane V elements of a head's lower half and their partners of the upper half, so
-// that every access is 2*V bytes and both halves of a pair meet in one thread. Cosines and sines come
+// contiguous heads of 64 or 128 elements, 16-byte alignment. A lane owns 8 elements of a
+// head's lower half and their partners of the upper half, so that every access is 16 bytes and both
+// halves of a pair meet in one thread. Cosines and sines come
 // from the caller's table, or a block computes those of its tokens once, in doubles, into shared
 // memory while its rows are on their way.
 // The general one takes everything else, a block a token, element by element.
@@ -99,81 +99,67 @@ static __device__ __forceinline__ uint32_t quantise1(int pool_element, float val
 	                                         : kvc__e5m2_scaled(value, scale);
 }
 
-// V elements as words of 32 bits.
-template <int V>
+// 8 elements as words of 32 bits.
 struct Words {
-	uint32_t w[V / 2];
+	uint32_t w[4];
 };
 
-template <int V, bool STREAM>
-static __device__ __forceinline__ Words<V> load(const char *at)
+template <bool STREAM>
+static __device__ __forceinline__ Words load(const char *at)
 {
-	Words<V> r;
-	if (V == 8) {
-		uint4 x = STREAM ? __ldcs((const uint4 *)at) : *(const uint4 *)at;
-		r.w[0] = x.x, r.w[1] = x.y, r.w[2 % (V / 2)] = x.z, r.w[3 % (V / 2)] = x.w;
-	} else {
-		uint2 x = STREAM ? __ldcs((const uint2 *)at) : *(const uint2 *)at;
-		r.w[0] = x.x, r.w[1] = x.y;
-	}
-	return r;
+	uint4 x = STREAM ? __ldcs((const uint4 *)at) : *(const uint4 *)at;
+	return { { x.x, x.y, x.z, x.w } };
 }
 
-template <int V, bool STREAM>
-static __device__ __forceinline__ void store(char *at, const Words<V> &r)
+template <bool STREAM>
+static __device__ __forceinline__ void store(char *at, const Words &r)
 {
-	if (V == 8) {
-		uint4 x = make_uint4(r.w[0], r.w[1], r.w[2 % (V / 2)], r.w[3 % (V / 2)]);
-		if (STREAM)
-			__stcs((uint4 *)at, x);
-		else
-			*(uint4 *)at = x;
-	} else {
-		uint2 x = make_uint2(r.w[0], r.w[1]);
-		if (STREAM)
-			__stcs((uint2 *)at, x);
-		else
-			*(uint2 *)at = x;
-	}
+	uint4 x = make_uint4(r.w[0], r.w[1], r.w[2], r.w[3]);
+	if (STREAM)
+		__stcs((uint4 *)at, x);
+	else
+		*(uint4 *)at = x;
 }
 
-// V elements to a pool: as they are, or made into 8-bit floats from the stored bits.
-template <int V, int ELEMENT, bool FP8, bool STREAM>
+// 8 elements to a pool: as they are, or made into 8-bit floats from the stored bits.
+template <int ELEMENT, bool FP8, bool STREAM>
 static __device__ __forceinline__ void store_pool(
-        char *at, const Words<V> &r, int pool_element, float scale)
+        char *at, const Words &r, int pool_element, float scale)
 {
 	if constexpr (!FP8) {
-		store<V, STREAM>(at, r);
+		store<STREAM>(at, r);
 		return;
 	} else {
-	constexpr int OUT = V / 4;
-	uint32_t out[OUT];
+		uint32_t out[2] = { 0, 0 };
 #pragma unroll
-	for (int i = 0; i < OUT; i++) {
-		uint32_t word = 0;
-#pragma unroll
-		for (int j = 0; j < 4; j++) {
-			uint16_t raw = (uint16_t)(r.w[2 * i + j / 2] >> 16 * (j % 2));
+		for (int i = 0; i < 8; i++) {
+			uint16_t raw = (uint16_t)(r.w[i / 2] >> 16 * (i % 2));
 			// Not the chip's conversion: it drops the sign of a NaN, which V keeps.
-			float value = ELEMENT == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16(raw) : kvc__f32_from_f16(raw);
-			word |= quantise1(pool_element, value, scale) << 8 * j;
+			float value = ELEMENT == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16(raw)
+			                                           : kvc__f32_from_f16(raw);
+			out[i / 4] |= quantise1(pool_element, value, scale) << 8 * (i % 4);
 		}
-		out[i] = word;
-	}
-	if (V == 8)
-		*(uint2 *)at = make_uint2(out[0], out[OUT - 1]);
-	else
-		*(uint32_t *)at = out[0];
+		*(uint2 *)at = make_uint2(out[0], out[1]);
 	}
 }
 
 // ---- the fast kernels ----
 
-// How a warp is laid over heads of D elements, V of each half a lane.
-template <int D, int V>
+// The next kernel's start is let go only after this one's wait: by then all work before is done, and
+// its launch overlaps with this kernel's whole run.
+static __device__ __forceinline__ void begin(const kvc__rope_params &p)
+{
+	if (p.programmatic) {
+		kvc__wait_for_previous();
+		kvc__release_next();
+	}
+}
+
+// How a warp is laid over heads of D elements, 8 of each half a lane.
+template <int D>
 struct Layout {
-	static constexpr int LANES = D / (2 * V); // a head
-	static constexpr int HEADS = 32 / LANES;  // a warp
+	static constexpr int LANES = D / 16;     // a head
+	static constexpr int HEADS = 32 / LANES; // a warp
 };
 
 // Which token and which of its parts a warp has, and what its block shares. A block of a kernel that
@@ -222,8 +208,8 @@ struct Shared {
 	}
 };
 
-// The V cosines and sines of this lane.
-template <int D, int V, bool TABLE>
+// The 8 cosines and sines of this lane.
+template <int D, bool TABLE>
 static __device__ __forceinline__ void angles(const kvc__rope_params &p, int64_t position,
         bool idle, int l, const float *shared_c, const float *shared_s, float *c, float *s)
 {
@@ -233,19 +219,19 @@ static __device__ __forceinline__ void angles(const kvc__rope_params &p, int64_t
 		from_s = from_c + D / 2;
 	}
 #pragma unroll
-	for (int i = 0; i < V; i += 4) {
-		float4 x = *(const float4 *)(from_c + l * V + i), y = *(const float4 *)(from_s + l * V + i);
+	for (int i = 0; i < 8; i += 4) {
+		float4 x = *(const float4 *)(from_c + l * 8 + i), y = *(const float4 *)(from_s + l * 8 + i);
 		c[i] = x.x, c[i + 1] = x.y, c[i + 2] = x.z, c[i + 3] = x.w;
 		s[i] = y.x, s[i + 1] = y.y, s[i + 2] = y.z, s[i + 3] = y.w;
 	}
 }
 
-template <int V, int ELEMENT>
+template <int ELEMENT>
 static __device__ __forceinline__ void rotate(
-        Words<V> &lo, Words<V> &hi, const float *c, const float *s)
+        Words &lo, Words &hi, const float *c, const float *s)
 {
 #pragma unroll
-	for (int i = 0; i < V / 2; i++) {
+	for (int i = 0; i < 4; i++) {
 		float a0 = widen<ELEMENT>((uint16_t)lo.w[i]), a1 = widen<ELEMENT>((uint16_t)(lo.w[i] >> 16));
 		float b0 = widen<ELEMENT>((uint16_t)hi.w[i]), b1 = widen<ELEMENT>((uint16_t)(hi.w[i] >> 16));
 		lo.w[i] = narrow2<ELEMENT>(a0 * c[2 * i] - b0 * s[2 * i],
@@ -261,31 +247,40 @@ static __device__ __forceinline__ char *element_at(
 	return rows.data + row * rows.row_stride + head * rows.head_stride + bytes;
 }
 
-// Heads are numbered through q, k and v; a warp takes HEADS of them.
-template <int D, int V, int ELEMENT, bool FP8, bool STREAM, bool TABLE>
+// Heads are numbered through q, k and v of a token. With a table they are numbered through all tokens,
+// HEADS a warp, so that no lane is idle; a block that computes angles holds whole tokens.
+template <int D, int ELEMENT, bool FP8, bool STREAM, bool TABLE>
 static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p)
 {
-	typedef Layout<D, V> L;
-	Place at = place_of<TABLE>(p);
-	int lane = threadIdx.x % 32, l = lane % L::LANES, h = at.part * L::HEADS + lane / L::LANES;
+	typedef Layout<D> L;
+	constexpr int V = 8;
+	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
 	int v_head = p.q_heads + p.kv_heads, heads = v_head + (p.v.data ? p.kv_heads : 0);
-	uint32_t token = at.token;
+	Place at = { 0, 0, 0 };
+	uint32_t token;
+	int h;
+	if (TABLE) {
+		uint32_t head = (blockIdx.x * blockDim.x + threadIdx.x) / 32 * L::HEADS + sub;
+		token = __umulhi(head, p.heads_magic);
+		h = (int)(head - token * heads);
+	} else {
+		at = place_of<false>(p);
+		token = at.token;
+		h = at.part * L::HEADS + sub;
+	}
 	bool valid = token < p.token_count && h < heads;
 
-	if (p.release)
-		kvc__wait_for_previous();
-	if (p.release == 1)
-		kvc__release_next();
+	begin(p);
 	int64_t position = 0, slot = 0;
-	Words<V> lo, hi;
+	Words lo, hi;
 	if (valid) {
 		position = index_at(p.positions, token);
 		slot = index_at(p.slots, token);
 		const char *in = h < p.q_heads ? element_at(p.q, token, h, 2 * V * l)
 		        : h < v_head           ? element_at(p.k, token, h - p.q_heads, 2 * V * l)
 		                               : element_at(p.v, token, h - v_head, 2 * V * l);
-		lo = load<V, STREAM>(in);
-		hi = load<V, STREAM>(in + D);
+		lo = load<STREAM>(in);
+		hi = load<STREAM>(in + D);
 	}
 	const float *shared_c = NULL, *shared_s = NULL;
 	if constexpr (!TABLE) {
@@ -298,17 +293,17 @@ static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p)
 	Verdict verdict = judge(p, token, position, slot);
 	float c[V], s[V];
 	if (h < v_head)
-		angles<D, V, TABLE>(p, position, verdict.idle, l, shared_c, shared_s, c, s);
+		angles<D, TABLE>(p, position, verdict.idle, l, shared_c, shared_s, c, s);
 	if (verdict.idle)
 		return;
 	if (h < v_head) {
-		rotate<V, ELEMENT>(lo, hi, c, s);
+		rotate<ELEMENT>(lo, hi, c, s);
 		bool is_q = h < p.q_heads;
 		const kvc__rows &rows = is_q ? p.q_out : p.k_out;
 		if (rows.data) {
 			char *out = element_at(rows, token, is_q ? h : h - p.q_heads, 2 * V * l);
-			store<V, STREAM>(out, lo);
-			store<V, STREAM>(out + D, hi);
+			store<STREAM>(out, lo);
+			store<STREAM>(out + D, hi);
 		}
 		if (is_q)
 			return;
@@ -320,99 +315,144 @@ static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p)
 	char *row = is_v ? element_at(p.v_pool, slot, h - v_head, WIDTH * V * l)
 	                 : element_at(p.k_pool, slot, h - p.q_heads, WIDTH * V * l);
 	float scale = is_v ? p.v_scale : p.k_scale;
-	store_pool<V, ELEMENT, FP8, STREAM>(row, lo, p.pool_element, scale);
-	store_pool<V, ELEMENT, FP8, STREAM>(row + WIDTH * D / 2, hi, p.pool_element, scale);
+	store_pool<ELEMENT, FP8, STREAM>(row, lo, p.pool_element, scale);
+	store_pool<ELEMENT, FP8, STREAM>(row + WIDTH * D / 2, hi, p.pool_element, scale);
 }
 
 // ---- stamping while the row is in registers ----
 
-// One warp, one whole row of K or V: V = 8, so a unit is 1024 contiguous bytes of the pool row and
-// exactly one block of XXH3. Rows of more than 240 bytes, heads adjacent in the pool.
-template <int D, int ELEMENT, bool STREAM>
-static __device__ __forceinline__ void stamp_row(
-        const kvc__rope_params &p, uint32_t token, int64_t slot, bool skipped, bool is_v,
-        const float *c, const float *s)
-{
-	typedef Layout<D, 8> L;
-	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
-	const kvc__rows &in_rows = is_v ? p.v : p.k, &pool = is_v ? p.v_pool : p.k_pool;
-	int64_t bytes = (int64_t)p.kv_heads * D * 2;
-	int piece = 16 * (lane % 4), stripe_lo = (sub * D * 2 + l * 16) / 64, stripe_hi = stripe_lo + D / 64;
-	uint64_t key_lo[2], key_hi[2], last[2], scramble[2], merge[2];
+// One warp, one whole row of K or V, V = 8: a unit is 1024 contiguous bytes of the pool row and exactly
+// one block of XXH3. Rows of more than 240 bytes, heads adjacent in the pool. Units go in pairs, so
+// that the loads of both are under way before the first is stored.
+struct StampKeys {
+	uint64_t lo[2], hi[2], last[2], scramble[2], merge[2];
+
+	// What no earlier kernel can have written may be read before the wait.
+	template <int D>
+	__device__ __forceinline__ void load()
+	{
+		int lane = threadIdx.x % 32, l = lane % Layout<D>::LANES, sub = lane / Layout<D>::LANES;
+		int piece = 2 * (lane % 4), stripe = (sub * D * 2 + l * 16) / 64;
 #pragma unroll
-	for (int i = 0; i < 2; i++) {
-		key_lo[i] = kvc__secret_at(8 * stripe_lo + piece + 8 * i);
-		key_hi[i] = kvc__secret_at(8 * stripe_hi + piece + 8 * i);
-		last[i] = kvc__secret_at(192 - 64 - 7 + piece + 8 * i);
-		scramble[i] = kvc__secret_at(192 - 64 + piece + 8 * i);
-		merge[i] = kvc__secret_at(11 + piece + 8 * i);
-	}
-	kvc__xxh3_pair sum;
-	sum.start(lane);
-	int units = (p.kv_heads + L::HEADS - 1) / L::HEADS;
-#pragma unroll 2
-	for (int u = 0; u < units; u++) {
-		int h = u * L::HEADS + sub;
-		kvc__xxh3_pair part = { 0, 0 };
-		if (h < p.kv_heads) {
-			const char *in = element_at(in_rows, token, h, 16 * l);
-			Words<8> lo = load<8, STREAM>(in), hi = load<8, STREAM>(in + D);
-			if (!is_v)
-				rotate<8, ELEMENT>(lo, hi, c, s);
-			if (!is_v && p.k_out.data) {
-				char *out = element_at(p.k_out, token, h, 16 * l);
-				store<8, STREAM>(out, lo);
-				store<8, STREAM>(out + D, hi);
-			}
-			if (!skipped) {
-				char *row = element_at(pool, slot, h, 16 * l);
-				store<8, STREAM>(row, lo);
-				store<8, STREAM>(row + D, hi);
-			}
-			int64_t at = (int64_t)u * 1024, end = bytes - 64;
-			bool lo_last = at + 64 * stripe_lo == end, hi_last = at + 64 * stripe_hi == end;
-			uint64_t key[4] = { lo_last ? last[0] : key_lo[0], lo_last ? last[1] : key_lo[1],
-				hi_last ? last[0] : key_hi[0], hi_last ? last[1] : key_hi[1] };
-			part.add(make_uint4(lo.w[0], lo.w[1], lo.w[2], lo.w[3]), key);
-			part.add(make_uint4(hi.w[0], hi.w[1], hi.w[2], hi.w[3]), key + 2);
+		for (int i = 0; i < 2; i++) {
+			lo[i] = kvc__xxh_secret[stripe + piece + i];
+			hi[i] = kvc__xxh_secret[stripe + D / 64 + piece + i];
+			last[i] = kvc__xxh_last[piece + i];
+			scramble[i] = kvc__xxh_secret[16 + piece + i];
+			merge[i] = kvc__xxh_merge[piece + i];
 		}
-		part.gather();
-		sum.a += part.a;
-		sum.b += part.b;
-		if (u + 1 < units)
-			sum.scramble(scramble);
 	}
-	uint64_t share = kvc__fingerprint_share(sum.finish(bytes, merge), is_v ? p.v_id : p.k_id);
-	if (!skipped && lane == 0)
-		atomicAdd((unsigned long long *)((char *)p.records + slot * p.record_stride + 24),
-		        (unsigned long long)share);
+};
+
+template <int D, int ELEMENT, bool STREAM>
+static __device__ __forceinline__ kvc__xxh3_pair stamp_unit(const kvc__rope_params &p, uint32_t token,
+        int64_t slot, bool skipped, bool is_v, int u, Words lo, Words hi, const float *c,
+        const float *s, const StampKeys &keys)
+{
+	typedef Layout<D> L;
+	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES, h = u * L::HEADS + sub;
+	kvc__xxh3_pair part = { 0, 0 };
+	if (h >= p.kv_heads)
+		return part;
+	if (!is_v) {
+		rotate<ELEMENT>(lo, hi, c, s);
+		if (p.k_out.data) {
+			char *out = element_at(p.k_out, token, h, 16 * l);
+			store<STREAM>(out, lo);
+			store<STREAM>(out + D, hi);
+		}
+	}
+	if (!skipped) {
+		char *row = element_at(is_v ? p.v_pool : p.k_pool, slot, h, 16 * l);
+		store<STREAM>(row, lo);
+		store<STREAM>(row + D, hi);
+	}
+	// The last stripe of the whole row has a key of its own.
+	int at = (h * D * 2 + l * 16) / 64, end = p.kv_heads * D / 32 - 1;
+	uint64_t key[4] = { at == end ? keys.last[0] : keys.lo[0], at == end ? keys.last[1] : keys.lo[1],
+		at + D / 64 == end ? keys.last[0] : keys.hi[0], at + D / 64 == end ? keys.last[1] : keys.hi[1] };
+	part.add(make_uint4(lo.w[0], lo.w[1], lo.w[2], lo.w[3]), key);
+	part.add(make_uint4(hi.w[0], hi.w[1], hi.w[2], hi.w[3]), key + 2);
+	return part;
 }
 
-// Parts of a token: K, V, then units of q.
+template <int D, int ELEMENT, bool STREAM>
+static __device__ __forceinline__ void stamp_load(
+        const kvc__rope_params &p, uint32_t token, bool is_v, int u, Words *lo, Words *hi)
+{
+	typedef Layout<D> L;
+	int lane = threadIdx.x % 32, l = lane % L::LANES, h = u * L::HEADS + lane / L::LANES;
+	if (h >= p.kv_heads)
+		return;
+	const char *in = element_at(is_v ? p.v : p.k, token, h, 16 * l);
+	*lo = load<STREAM>(in);
+	*hi = load<STREAM>(in + D);
+}
+
+template <int D, int ELEMENT, bool STREAM>
+static __device__ __forceinline__ void stamp_row(const kvc__rope_params &p, uint32_t token,
+        int64_t slot, bool skipped, bool is_v, Words (&lo)[2], Words (&hi)[2], const float *c,
+        const float *s, const StampKeys &keys)
+{
+	typedef Layout<D> L;
+	int units = (p.kv_heads + L::HEADS - 1) / L::HEADS;
+	kvc__xxh3_pair sum;
+	sum.start(threadIdx.x % 32);
+	for (int u = 0; u < units; u += 2) {
+		if (u > 0) {
+			stamp_load<D, ELEMENT, STREAM>(p, token, is_v, u, &lo[0], &hi[0]);
+			stamp_load<D, ELEMENT, STREAM>(p, token, is_v, u + 1, &lo[1], &hi[1]);
+		}
+		kvc__xxh3_pair first = stamp_unit<D, ELEMENT, STREAM>(
+		        p, token, slot, skipped, is_v, u, lo[0], hi[0], c, s, keys);
+		kvc__xxh3_pair second = stamp_unit<D, ELEMENT, STREAM>(
+		        p, token, slot, skipped, is_v, u + 1, lo[1], hi[1], c, s, keys);
+		first.gather();
+		second.gather();
+		sum.a += first.a, sum.b += first.b;
+		if (u + 1 < units) {
+			sum.scramble(keys.scramble);
+			sum.a += second.a, sum.b += second.b;
+		}
+		if (u + 2 < units)
+			sum.scramble(keys.scramble);
+	}
+	uint64_t hash = sum.finish((int64_t)p.kv_heads * D * 2, keys.merge);
+	if (!skipped && threadIdx.x % 32 == 0)
+		atomicAdd((unsigned long long *)((char *)p.records + slot * p.record_stride + 24),
+		        (unsigned long long)kvc__fingerprint_share(hash, is_v ? p.v_id : p.k_id));
+}
+
+// Parts of a token: K, V, then units of q, two a warp.
 template <int D, int ELEMENT, bool STREAM, bool TABLE>
 static __device__ __forceinline__ void rope_stamp(const kvc__rope_params &p)
 {
-	typedef Layout<D, 8> L;
+	typedef Layout<D> L;
 	Place at = place_of<TABLE>(p);
-	int lane = threadIdx.x % 32, l = lane % L::LANES, h = (at.part - 2) * L::HEADS + lane / L::LANES;
+	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
 	uint32_t token = at.token;
-	bool valid = token < p.token_count;
-	bool has_q = valid && at.part >= 2 && h < p.q_heads && p.q_out.data;
-
-	if (p.release)
-		kvc__wait_for_previous();
-	if (p.release == 1)
-		kvc__release_next();
+	bool valid = token < p.token_count, is_v = at.part == 1;
+	bool has_row = at.part == 0 || (is_v && p.v.data), has_q = at.part >= 2 && p.q_out.data;
+	StampKeys keys;
+	if (has_row)
+		keys.load<D>();
+	begin(p);
 	int64_t position = 0, slot = 0;
-	Words<8> lo, hi;
+	Words lo[2], hi[2];
 	if (valid) {
 		position = index_at(p.positions, token);
 		slot = index_at(p.slots, token);
 	}
-	if (has_q) {
-		const char *in = element_at(p.q, token, h, 16 * l);
-		lo = load<8, STREAM>(in);
-		hi = load<8, STREAM>(in + D);
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		int h = ((at.part - 2) * 2 + i) * L::HEADS + sub;
+		if (valid && has_row) {
+			stamp_load<D, ELEMENT, STREAM>(p, token, is_v, i, &lo[i], &hi[i]);
+		} else if (valid && has_q && h < p.q_heads) {
+			const char *in = element_at(p.q, token, h, 16 * l);
+			lo[i] = load<STREAM>(in);
+			hi[i] = load<STREAM>(in + D);
+		}
 	}
 	const float *shared_c = NULL, *shared_s = NULL;
 	if constexpr (!TABLE) {
@@ -424,18 +464,24 @@ static __device__ __forceinline__ void rope_stamp(const kvc__rope_params &p)
 		return;
 	Verdict verdict = judge(p, token, position, slot);
 	float c[8], s[8];
-	if (at.part != 1)
-		angles<D, 8, TABLE>(p, position, verdict.idle, l, shared_c, shared_s, c, s);
+	if (!is_v)
+		angles<D, TABLE>(p, position, verdict.idle, l, shared_c, shared_s, c, s);
 	if (verdict.idle)
 		return;
-	if (at.part == 0 || (at.part == 1 && p.v.data && !verdict.skipped))
-		stamp_row<D, ELEMENT, STREAM>(p, token, slot, verdict.skipped, at.part == 1, c, s);
+	if (has_row && (!is_v || !verdict.skipped))
+		stamp_row<D, ELEMENT, STREAM>(p, token, slot, verdict.skipped, is_v, lo, hi, c, s, keys);
 	if (!has_q)
 		return;
-	rotate<8, ELEMENT>(lo, hi, c, s);
-	char *out = element_at(p.q_out, token, h, 16 * l);
-	store<8, STREAM>(out, lo);
-	store<8, STREAM>(out + D, hi);
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		int h = ((at.part - 2) * 2 + i) * L::HEADS + sub;
+		if (h >= p.q_heads)
+			continue;
+		rotate<ELEMENT>(lo[i], hi[i], c, s);
+		char *out = element_at(p.q_out, token, h, 16 * l);
+		store<STREAM>(out, lo[i]);
+		store<STREAM>(out + D, hi[i]);
+	}
 }
 
 // ---- the general kernel: a block a token, an element a thread and step ----
@@ -710,10 +756,10 @@ KVC__KERNEL void kvc_rope_report(const __grid_constant__ kvc__rope_params_small 
 
 // ---- names that the host looks up ----
 
-#define FAST(NAME, D, V, ELEMENT, FP8, STREAM, TABLE) \
+#define FAST(NAME, D, ELEMENT, FP8, STREAM, TABLE) \
 	KVC__KERNEL void NAME(const __grid_constant__ kvc__rope_params_small p) \
 	{ \
-		rope_fast<D, V, ELEMENT, FP8, STREAM, TABLE>((const kvc__rope_params &)p); \
+		rope_fast<D, ELEMENT, FP8, STREAM, TABLE>((const kvc__rope_params &)p); \
 	}
 #define STAMP(NAME, D, ELEMENT, STREAM, TABLE) \
 	KVC__KERNEL void NAME(const __grid_constant__ kvc__rope_params_small p) \
@@ -721,18 +767,16 @@ KVC__KERNEL void kvc_rope_report(const __grid_constant__ kvc__rope_params_small 
 		rope_stamp<D, ELEMENT, STREAM, TABLE>((const kvc__rope_params &)p); \
 	}
 
-// v4, v8: elements a lane and half; s: bytes are streamed; t: with a table.
+// s: bytes are streamed; t: with a table.
 #define FAMILY(TAG, ELEMENT, D) \
-	FAST(kvc_rope_##TAG##_##D##_v4_t, D, 4, ELEMENT, false, false, true) \
-	FAST(kvc_rope_##TAG##_##D##_v8_t, D, 8, ELEMENT, false, false, true) \
-	FAST(kvc_rope_##TAG##_##D##_v8s_t, D, 8, ELEMENT, false, true, true) \
-	FAST(kvc_rope_##TAG##_##D##_v4, D, 4, ELEMENT, false, false, false) \
-	FAST(kvc_rope_##TAG##_##D##_v8, D, 8, ELEMENT, false, false, false) \
-	FAST(kvc_rope_##TAG##_##D##_v8s, D, 8, ELEMENT, false, true, false) \
-	FAST(kvc_rope_##TAG##_fp8_##D##_v4_t, D, 4, ELEMENT, true, false, true) \
-	FAST(kvc_rope_##TAG##_fp8_##D##_v8s_t, D, 8, ELEMENT, true, true, true) \
-	FAST(kvc_rope_##TAG##_fp8_##D##_v4, D, 4, ELEMENT, true, false, false) \
-	FAST(kvc_rope_##TAG##_fp8_##D##_v8s, D, 8, ELEMENT, true, true, false) \
+	FAST(kvc_rope_##TAG##_##D##_t, D, ELEMENT, false, false, true) \
+	FAST(kvc_rope_##TAG##_##D##_s_t, D, ELEMENT, false, true, true) \
+	FAST(kvc_rope_##TAG##_##D, D, ELEMENT, false, false, false) \
+	FAST(kvc_rope_##TAG##_##D##_s, D, ELEMENT, false, true, false) \
+	FAST(kvc_rope_##TAG##_fp8_##D##_t, D, ELEMENT, true, false, true) \
+	FAST(kvc_rope_##TAG##_fp8_##D##_s_t, D, ELEMENT, true, true, true) \
+	FAST(kvc_rope_##TAG##_fp8_##D, D, ELEMENT, true, false, false) \
+	FAST(kvc_rope_##TAG##_fp8_##D##_s, D, ELEMENT, true, true, false) \
 	STAMP(kvc_rope_stamp_##TAG##_##D##_t, D, ELEMENT, false, true) \
 	STAMP(kvc_rope_stamp_##TAG##_##D##_s_t, D, ELEMENT, true, true) \
 	STAMP(kvc_rope_stamp_##TAG##_##D, D, ELEMENT, false, false) \

@@ -37,7 +37,8 @@ struct kvc__rope_params {
 	int32_t parts;        /* fast kernels: warps a token */
 	int32_t block_tokens; /* without a table: whole tokens a block */
 	uint32_t parts_magic; /* ceil(2^32 / parts) */
-	int32_t release;      /* programmatic launch: 0 none, 1 release after the wait, 2 at the end */
+	uint32_t heads_magic; /* the same for heads a token */
+	int32_t programmatic; /* launched so that it may start early: it waits by itself */
 	/* Both arrays are one: [256] frequencies, of which the common kernels get the first 64. */
 	double inv_freq[KVC__ROPE_PAIRS_SMALL];
 	double inv_freq_rest[KVC__ROPE_PAIRS_LARGE - KVC__ROPE_PAIRS_SMALL]; /* large kernels only */

@@ -33,6 +33,17 @@ static __device__ const uint64_t kvc__xxh_secret[24] = {
 	0xFCA1477D58BE162Bull, 0xCE31D07AD1B8F88Full, 0x280416958F3ACB45ull, 0x7E404BBBCAFBD7AFull,
 };
 
+// The parts of it that begin between words: for an input's last stripe (from byte 121), and for
+// merging the accumulators (from byte 11).
+static __device__ const uint64_t kvc__xxh_last[8] = {
+	0xEA647378D9C97E9Full, 0xC5C3EBD33483ACC5ull, 0x17EB6313FAFFA081ull, 0xD349DAF0B751DD0Dull,
+	0x2B9E68D429265516ull, 0x8FFCA1477D58BE16ull, 0x45CE31D07AD1B8F8ull, 0xAF280416958F3ACBull,
+};
+static __device__ const uint64_t kvc__xxh_merge[8] = {
+	0x6DD4DE1CAD21F72Cull, 0xA44072DB979083E9ull, 0xE679CB1F67B3B7A4ull, 0xD05A8278E5C0CC4Eull,
+	0x4608B82172FFCC7Dull, 0x9035E08E2443F774ull, 0x52283C4C263A81E6ull, 0x65D088CB00C391BBull,
+};
+
 // Eight bytes of the secret from any byte on.
 static __device__ __forceinline__ uint64_t kvc__secret_at(int byte)
 {
@@ -140,13 +151,13 @@ struct kvc__xxh3_lane {
 
 	__device__ __forceinline__ void load(int lane)
 	{
-		int piece = 16 * (lane % 4), row = 8 * (lane / 4);
+		int piece = 2 * (lane % 4), row = lane / 4;
 		for (int i = 0; i < 2; i++) {
-			stripe[i] = kvc__secret_at(row + piece + 8 * i);
-			stripe[2 + i] = kvc__secret_at(row + 64 + piece + 8 * i);
-			last[i] = kvc__secret_at(192 - 64 - 7 + piece + 8 * i);
-			scramble[i] = kvc__secret_at(192 - 64 + piece + 8 * i);
-			merge[i] = kvc__secret_at(11 + piece + 8 * i);
+			stripe[i] = kvc__xxh_secret[row + piece + i];
+			stripe[2 + i] = kvc__xxh_secret[row + 8 + piece + i];
+			last[i] = kvc__xxh_last[piece + i];
+			scramble[i] = kvc__xxh_secret[16 + piece + i];
+			merge[i] = kvc__xxh_merge[piece + i];
 		}
 	}
 };
