@@ -1280,20 +1280,26 @@ KVC_API int kvc_violation_parse(kvc_violation *out, const char *line);
  * kvc_guard_sweep now and then over what lies cached and idle.
  *
  * What a step checks: (a) every slot that a request reads for the first time, that is its reused
- * prefix at admission and, later, what its previous step wrote; (b) of all other slots that the
- * step reads, verify_budget entries, going round from step to step; (c) that no two requests claim
- * one slot with different contents. Slots that the step itself writes are left out of (a) and (b).
+ * prefix at admission, what its previous step wrote, and positions whose table entry has changed;
+ * (b) of all other slots that the step reads, verify_budget entries in each group, going round from
+ * step to step; (c) that no two requests claim one slot with different contents, and that the step
+ * writes no slot that another position reads; (d) that what is written has the position that comes
+ * next and, where expected tokens say it, the right token. Slots that the step itself writes are
+ * left out of (a) and (b) until the next step.
+ *
+ * A request is known by its row and its id. Requests of one id on two rows are two requests.
+ * docs/guard.md tells more: what a guard can see and what it cannot, and what it costs.
  */
 typedef struct kvc_guard kvc_guard;
 
 /*
  * Start from KVC_GUARD_OPTIONS_INIT.
  *
- *   request_rows     rows of the request table, > 0
- *   verify_budget    entries of (b) a step; -1 = every read, 0 = first reads only
+ *   request_rows     rows of the request table, row 0 included; 1 to 2^31
+ *   verify_budget    entries of (b) a step and group; -1 = every read, 0 = first reads only
  *   checks           0 = check nothing, only stamp (a control run)
- *   check_finite     look for NaN and infinity in what is verified
- *   ring_capacity    violations held until polled
+ *   check_finite     look for NaN and infinity in what is verified, and in the rest of last pages
+ *   ring_capacity    violations held until polled, 1 to 2^31; further ones are counted as dropped
  */
 typedef struct kvc_guard_options {
 	size_t struct_bytes;
@@ -1315,7 +1321,8 @@ typedef struct kvc_guard_options {
  *   out  the guard, to be freed with kvc_guard_destroy(); untouched on failure
  *
  * Returns KVC_OK; KVC_E_INVALID_ARGUMENT; KVC_E_CONFIG (a number out of range); KVC_E_NO_MEMORY.
- * Threads: any; afterwards one at a time per guard.
+ * Threads: any; afterwards one at a time per guard. What a guard finds does not depend on the
+ * number of threads that its operations use.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_create(
         kvc_guard **out, const kvc_guard_options *options);
@@ -1326,13 +1333,17 @@ KVC_API void kvc_guard_destroy(kvc_guard *guard);
 /*
  * One slot numbering of the engine. Start from KVC_GUARD_GROUP_INIT.
  *
- *   name           for reports, copied; for instance "full"
- *   slot_count     P
+ *   name           for reports, the first 31 bytes are copied; for instance "full"
+ *   slot_count     P, 1 to 2^31
  *   sources        copied; their pools stay the caller's
  *   fingerprint, coverage, stamping, reserved_slot   as in kvc_group
- *   window         sliding window in tokens, 0 = none
- *   mapping        int64 [n] full slot -> slot of this group, read at every step; or NULL
- *   token_offset   added to a position to find its expected token
+ *   window         how many cached tokens a new token sees, itself not counted; 0 = all. A model's
+ *                  sliding_window counts the token itself: give sliding_window - 1
+ *   mapping        int64 [n] full slot -> slot of this group, for n full slots; its entries are
+ *                  read at every step and stay the caller's; or NULL
+ *   token_offset   added to a position to find its expected token. The tokens of a step are those
+ *                  that are stored, so a draft pool that stores shifted tokens needs a guard of its
+ *                  own
  */
 typedef struct kvc_guard_group {
 	size_t struct_bytes;
@@ -1357,10 +1368,12 @@ typedef struct kvc_guard_group {
 
 /*
  * Register a group; *group_out is its number, 0, 1, ... Allocates 32 bytes a slot for records, 16
- * for owners, and some for bookkeeping.
+ * for owners, 4 for the age of its last check, and 16 a slot of the largest group.
  *
- * Returns KVC_OK; KVC_E_INVALID_ARGUMENT; KVC_E_NO_MEMORY; KVC_E_STATE (inside a step); and what
- * kvc_group_check() returns. Nothing is registered on failure.
+ * Returns KVC_OK; KVC_E_INVALID_ARGUMENT; KVC_E_NO_MEMORY; KVC_E_STATE (a step has begun before:
+ * what lies cached would have no records); KVC_E_CONFIG (a number out of range); what
+ * kvc_group_check() returns; for mapping KVC_E_SHAPE, KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_DEVICE,
+ * KVC_E_NO_CUDA. Nothing is registered on failure.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_attach_group(
         kvc_guard *guard, const kvc_guard_group *group, int32_t *group_out);
@@ -1381,18 +1394,23 @@ KVC_API KVC_NODISCARD kvc_status kvc_guard_group_view(
         kvc_group *out, const kvc_guard *guard, int32_t group);
 
 /*
- * One step of the engine. Start from KVC_GUARD_STEP_INIT. All borrowed until kvc_guard_step_end().
+ * One step of the engine. Start from KVC_GUARD_STEP_INIT. Tensors are borrowed until
+ * kvc_guard_step_end(); the structs themselves only for the call.
  *
- *   step             the engine's own number, rising, >= 0; below 2^32
- *   requests         owner_request (ids >= 0, required) tells requests apart: another id on a row
- *                    is another request. verify_chain_in, write_chain_in and start must be NULL:
- *                    the guard keeps them itself
- *   req_to_token     int32 [R, C]: the request table
- *   expected_tokens  optional int32 [R, C2] with valid_lens int64 [bs]: what each row should hold,
+ *   step             the engine's own number, rising: 0 to 2^32 - 2
+ *   requests         owner_request (ids >= 0, required) tells requests apart: another id on a row is
+ *                    another request, and so is another namespace. verify_chain_in, write_chain_in
+ *                    and start must be NULL: the guard keeps them itself. chain_end may be given
+ *   req_to_token     int32 [request_rows, C], C the same in each step (another C makes all requests
+ *                    new). It must already name the slots that are read
+ *   expected_tokens  optional int32 [R, C2], with valid_lens int64 [bs]: what each row should hold,
  *                    from a source independent of the write path
- *   tokens, positions, slots   int64 [T]: what the step writes, request after request; slots in
- *                    the numbering of req_to_token
- *   expected_input_tokens, expected_input_positions   both or none, int64 [T]: the input check
+ *   tokens, positions, slots   int64 [T]: what the step writes, request after request; slots in the
+ *                    numbering of req_to_token. More than the requests write is padding
+ *   expected_input_tokens, expected_input_positions   both or none, int64 [T]: the input check.
+ *                    Without them positions must be prefix, prefix + 1, ... and tokens those of
+ *                    expected_tokens where it has them. Give them for tree drafts, whose positions
+ *                    repeat
  *   valid_prefix     optional output int64 [bs]: how much of each prefix can be trusted
  */
 typedef struct kvc_guard_step {
@@ -1419,28 +1437,38 @@ typedef struct kvc_guard_step {
 /*
  * Before the forward pass: plan every group, check the plan for double ownership, verify (a) and
  * (b), and in CLEAR groups write the records of what is about to be written. Allocates only when a
- * step is larger than every one before it.
+ * step is larger than every one before it, and at the first step a copy of req_to_token.
  *
  * Returns KVC_OK, violations included (kvc_guard_poll); else the step has not begun and nothing was
  * stamped:
  *   KVC_E_INVALID_ARGUMENT, KVC_E_NO_MEMORY
- *   KVC_E_STATE     the previous step was not ended, no group is attached, or the step number fell
- *   KVC_E_CONFIG    a field that must be NULL is not
- *   and what kvc_canary_plan(), kvc_canary_verify() and kvc_canary_write() return
+ *   KVC_E_STATE          the previous step was not ended, no group is attached, or the step number
+ *                        did not rise
+ *   KVC_E_CONFIG         a field that must be NULL is not; a negative owner_request; a step number
+ *                        out of range; expected_tokens without valid_lens; one of the two input
+ *                        arrays alone
+ *   KVC_E_SHAPE          req_to_token has another number of rows than the guard
+ *   KVC_E_ROW_DUPLICATE  where = the later request of two on one row
+ *   KVC_E_SLOT_RANGE     where = token; its slot lies outside a group or a group's mapping. Or the
+ *                        mapping itself leads outside the group's records
+ *   KVC_E_LENGTH         arrays of the requests, or of the tokens, differ; fewer tokens than written
+ *   and what else kvc_canary_plan() returns
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_step_begin(
         kvc_guard *guard, const kvc_guard_step *step, void *stream);
 
 /*
  * After the last layer: in COMPUTE groups stamp what was written; the step's slots can be verified
- * from now on. Returns KVC_OK; KVC_E_STATE (no step has begun); what kvc_canary_write() returns.
+ * from now on. Call it also when the forward pass failed half-way: in CLEAR groups slots whose
+ * layers are missing then read as damaged, as they should; in COMPUTE groups void them.
+ * Returns KVC_OK; KVC_E_STATE (no step has begun); what kvc_canary_write() returns.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_step_end(kvc_guard *guard, void *stream);
 
 /*
  * Slots go to a new owner: their records become never stamped, so that a write that gets lost
  * shows. As kvc_canary_void(), besides KVC_E_CONFIG (no such group). 'slots' are of the group's
- * numbering.
+ * numbering. Between steps.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_void(
         kvc_guard *guard, int32_t group, const kvc_tensor *slots, void *stream);
@@ -1448,6 +1476,7 @@ KVC_API KVC_NODISCARD kvc_status kvc_guard_void(
 /*
  * Rows moved or were copied: their records follow. As kvc_canary_copy(); the guard brings the
  * scratch and allocates only when the copy is larger than every one before it (KVC_E_NO_MEMORY).
+ * Between steps.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_copy(kvc_guard *guard, int32_t group,
         const kvc_tensor *from, const kvc_tensor *to, void *stream);
@@ -1469,9 +1498,10 @@ typedef int64_t (*kvc_sweep_fn)(void *context, kvc_sweep_slot *out, int64_t capa
 
 /*
  * Verify cached, idle slots that the engine lists through 'next', all bytes of the group's
- * coverage. Not inside a step. *swept_out (may be NULL): slots looked at. Returns KVC_OK,
- * violations included; KVC_E_STATE; KVC_E_CONFIG (no such group); KVC_E_INVALID_ARGUMENT (NULL; a
- * callback that returns more than its capacity).
+ * coverage. Not inside a step. With checks off it asks for none. *swept_out (may be NULL): slots
+ * looked at, also when a later call of 'next' made the sweep fail.
+ * Returns KVC_OK, violations included; KVC_E_STATE (a step is open); KVC_E_CONFIG (no such group);
+ * KVC_E_INVALID_ARGUMENT (NULL; a callback that returns less than 0 or more than its capacity).
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_sweep(kvc_guard *guard, int32_t group, kvc_sweep_fn next,
         void *context, int64_t *swept_out, void *stream);
@@ -1493,12 +1523,21 @@ enum {
 /*
  * A violation with what the guard knows around it.
  *
- *   victim_request    who reads the slot; -1 in a sweep
+ *   step              when it was found; in a sweep the last step
+ *   victim_request    who reads or writes the slot; -1 in a sweep
  *   victim_position   at which position, -1 if not known
- *   culprit_request   who stamped the slot last if that is not the victim, else -1
+ *   culprit_request   the other request that has to do with it, else -1: who stamped the slot last,
+ *                     or of an aliased slot the other owner. -1 where the cause blames nobody
+ *                     (bytes_damaged, never_written, nonfinite, out_of_range, wrong input); who
+ *                     stamped the slot last is always in violation.owner_request
  *   culprit_step      when, else -1
- *   step              when it was found
  *   slug              catalogue entry that explains it; static
+ *   group, group_name number and name of the group; the name lives as long as the guard
+ *   nonfinite_source_id, nonfinite_head, nonfinite_dim   with the reason 'nonfinite' where the first
+ *                     such value stands, else -1
+ *
+ * 'violation' names slots in the group's numbering; request_row is that of the victim. A violation
+ * of the mapping (two full slots on one window slot) names the full slot and no victim.
  */
 typedef struct kvc_finding {
 	kvc_violation violation;
@@ -1517,8 +1556,13 @@ typedef struct kvc_finding {
 } kvc_finding;
 
 /*
- * Take the next findings, in order.
- * Returns KVC_OK with *count_out of them (0 = nothing new); KVC_E_INVALID_ARGUMENT.
+ * Take the next findings, in order, also inside a step: those of step_begin are there before the
+ * forward pass.
+ *
+ *   out, capacity  room for the findings; out may be NULL if capacity is 0
+ *
+ * Returns KVC_OK with *count_out of them (0 = nothing new); KVC_E_INVALID_ARGUMENT (NULL, a negative
+ * capacity).
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_poll(
         kvc_guard *guard, kvc_finding *out, int64_t capacity, int64_t *count_out, void *stream);
@@ -1527,20 +1571,23 @@ KVC_API KVC_NODISCARD kvc_status kvc_guard_poll(
 KVC_API const char *kvc_cause_name(int32_t cause);
 
 /*
- * A finding as text: the violation's stable first line, then who, where, why and what to do.
- * As kvc_violation_text(): returns the whole length, out may be NULL and 0.
+ * A finding as text: the violation's stable first line, then where, who stamped it last, the likely
+ * cause, what to do and the slug to explain, each on a line of its own that begins with two spaces.
+ * As kvc_violation_text(): returns the whole length, out may be NULL and 0. finding NULL: "" and 0.
+ * Threads: any.
  */
 KVC_API size_t kvc_finding_text(char *out, size_t out_bytes, const kvc_finding *finding);
 
-/* What a guard has done so far, over all groups. Set struct_bytes before the call. */
+/* What a guard has done so far, over all groups. Set struct_bytes before the call. A slot counts as
+ * often as it was looked at. */
 typedef struct kvc_guard_statistics {
 	size_t struct_bytes;
 	int64_t steps;
-	int64_t sources; /* strips of KV bytes covered */
+	int64_t sources; /* strips of KV bytes covered; those of coverage NONE are not */
 	int64_t slots_stamped;
-	int64_t slots_verified; /* the next three together */
+	int64_t slots_verified; /* first_read, rotated and swept together */
 	int64_t slots_first_read;
-	int64_t slots_rotated; /* within verify_budget */
+	int64_t slots_rotated; /* within verify_budget, or because it is -1 */
 	int64_t slots_swept;
 	int64_t slots_left_out; /* reads that no budget was left for */
 	int64_t slots_excluded; /* reads of slots that the same step wrote */

@@ -22,6 +22,7 @@ void kvc__alias_mark(const kvc_guard *guard, struct kvc__guard_group *group)
 {
 	const struct kvc__step *step = &guard->step;
 
+	group->is_marked = 1;
 	for (int64_t i = 0; i < step->offsets[step->request_count]; i++) {
 		int64_t slot = group->slots[i];
 		if (is_stored_here(group, slot))
@@ -33,8 +34,9 @@ void kvc__alias_unmark(const kvc_guard *guard, struct kvc__guard_group *group)
 {
 	const struct kvc__step *step = &guard->step;
 
-	if (!step->offsets)
+	if (!group->is_marked)
 		return;
+	group->is_marked = 0;
 	for (int64_t i = 0; i < step->offsets[step->request_count]; i++) {
 		int64_t slot = group->slots[i];
 		if (is_stored_here(group, slot))
