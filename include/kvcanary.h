@@ -1232,7 +1232,8 @@ KVC_API const char *kvc_reason_name(int64_t reason_bit);
 KVC_API const char *kvc_tag_name(int64_t launch_tag);
 
 /* The catalogue slug that explains a set of reason bits best (the lowest-level cause first):
- * slot_range, never_stamped, nonfinite, slot_aliased, then token, position, chain, bytes. */
+ * slot_range, never_stamped, nonfinite, slot_aliased, then token, position, chain, bytes. NULL if no
+ * bit is known. */
 KVC_API const char *kvc_reason_slug(int64_t reasons);
 
 /*
