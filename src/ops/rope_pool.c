@@ -419,23 +419,28 @@ static kvc_status check_arguments(struct call *call)
 	return call->row_count == 0 ? KVC_OK : check_rope_memory(call);
 }
 
+/* In bytes. Wraps only where a dimension has one entry and its stride is never used. */
+static int64_t byte_stride(const kvc_tensor *tensor, int32_t d)
+{
+	uint64_t stride = (uint64_t)kvc__tensor_stride(tensor, d);
+	return (int64_t)(stride * (uint64_t)kvc__dtype_bytes(tensor->dtype));
+}
+
 static struct kvc__rows rows_of(const kvc_tensor *tensor)
 {
 	struct kvc__rows rows = { NULL, 0, 0 };
 	if (tensor) {
-		int64_t width = kvc__dtype_bytes(tensor->dtype);
 		rows.data = kvc__tensor_data(tensor);
-		rows.row_stride = kvc__tensor_stride(tensor, 0) * width;
-		rows.head_stride = kvc__tensor_stride(tensor, 1) * width;
+		rows.row_stride = byte_stride(tensor, 0);
+		rows.head_stride = byte_stride(tensor, 1);
 	}
 	return rows;
 }
 
 static struct kvc__indices indices_of(const kvc_tensor *tensor)
 {
-	int64_t width = kvc__dtype_bytes(tensor->dtype);
-	struct kvc__indices indices = { kvc__tensor_data(tensor),
-		kvc__tensor_stride(tensor, 0) * width, width == 8 };
+	struct kvc__indices indices = { kvc__tensor_data(tensor), byte_stride(tensor, 0),
+		tensor->dtype.bits == 64 };
 	return indices;
 }
 
