@@ -1492,8 +1492,8 @@ typedef struct kvc_sweep_slot {
 } kvc_sweep_slot;
 
 /*
- * Writes up to 'capacity' slots into 'out' and returns how many; 0 ends the sweep. Called again
- * until then.
+ * Writes up to 'capacity' slots into 'out', which comes zeroed, and returns how many; 0 ends the
+ * sweep. Called again until then.
  */
 typedef int64_t (*kvc_sweep_fn)(void *context, kvc_sweep_slot *out, int64_t capacity);
 

@@ -243,7 +243,7 @@ static void foreign_prefix_needs_expected_tokens(void **state)
 		if (!expected)
 			engine_expect_clean(e);
 		for (int64_t i = 0; expected && i < 8; i++)
-			engine_expect(e, i, 100 + i, TOKEN, 9, i, 8, KVC_CAUSE_WRONG_TOKEN);
+			engine_expect(e, i, 100 + i, TOKEN, 9, i, 8, KVC_CAUSE_WRONG_SLOT);
 		if (expected)
 			engine_expect(
 			        e, 8, 107, KVC_REASON_CHAIN_END, 9, 7, 8, KVC_CAUSE_WRONG_SLOT);
