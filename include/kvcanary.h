@@ -19,7 +19,10 @@
  * Contract of every function. Bad input gives one status, one message with its numbers and one
  * catalogue slug, and nothing is written. The library never prints, exits or aborts, and allocates
  * only where a comment says so. Option structs start with struct_bytes and have an initialiser
- * macro, so that later versions can append fields; always start from the initialiser.
+ * macro, so that later versions can append fields; always start from the initialiser. Accepted are
+ * the sizes of every published version, and larger ones whose surplus bytes are zero. Structs that
+ * the library fills (kvc_rope, kvc_plan, kvc_source, ...) are written whole, in the size of this
+ * header; when one grows, so does the shared library's version.
  *
  * Devices. This build works on tensors in host memory (KVC_DEVICE_CPU). The last parameter of an
  * operation, 'stream', is for CUDA and ignored on the CPU: pass NULL.
@@ -444,7 +447,8 @@ enum {
 
 /*
  * Where rope_pool_fused adds the fingerprints of the rows it stores: the records of a group whose
- * stamping is KVC_STAMP_CLEAR (section 8). Each stored K row adds its share under k_id, each V row
+ * stamping is KVC_STAMP_CLEAR (section 8), which kvc_canary_write() has cleared for this step before
+ * the first layer. Storing a layer's row twice adds twice: it takes another clear. Each stored K row adds its share under k_id, each V row
  * under v_id, mod 2^64; the record's other fields are left alone. kvc_group_stamp() fills one.
  *
  *   records              first record, on the pools' device, 8-byte aligned
@@ -556,7 +560,9 @@ typedef struct kvc_rope_pool_args {
  *
  * On CUDA the call only enqueues; positions, slots, duplicates and non-finite rows are then
  * skipped one by one and counted in 'report'.
- * Threads: any. Two calls must not write one slot at the same time.
+ * Threads: any. Two calls must not write one slot of one pool at the same time; layers may be
+ * written at the same time, stamps included. Two tokens on one slot without check_duplicates leave
+ * one of them or a mix, and an undefined stamp.
  * Result: byte-identical on every device, CPU variant and thread count.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_rope_pool_fused(const kvc_rope_pool_args *args, void *stream);
@@ -700,11 +706,14 @@ KVC_API KVC_NODISCARD kvc_status kvc_source_from_pool(
  *
  *   records              record_count records, record_stride_bytes apart (>= 32, a multiple of 8),
  *                        8-byte aligned; all zero = never stamped
- *   owners               record_count entries, or NULL
+ *   owners               record_count entries, request -1 at first, or NULL
  *   sources              source_count sources in order, or NULL and 0
  *   fingerprint          KVC_FINGERPRINT_*
  *   coverage             KVC_COVERAGE_*
- *   stamping             KVC_STAMP_*; CLEAR needs xxh3 and read_bytes = head_count * head_bytes
+ *   stamping             KVC_STAMP_*; CLEAR needs xxh3 and read_bytes = head_count * head_bytes.
+ *                        CLEAR is for engines that write every layer through rope_pool_fused with a
+ *                        stamp; whoever writes KV by other kernels, or pages that are no [P,Hkv,D]
+ *                        tensor, takes COMPUTE
  *   reserved_slot        the dummy slot of padding tokens, -1 = none
  */
 typedef struct kvc_group {
@@ -840,10 +849,12 @@ KVC_API KVC_NODISCARD kvc_status kvc_canary_scan_finite(
  * The requests of one step. Start from KVC_REQUESTS_INIT. The first three are required, all are
  * int64 [bs]; the others are optional.
  *
- *   req_pool_indices  row of each request in the tables; row 0 is padding and contributes nothing
+ *   req_pool_indices  row of each request in the tables. Row 0 is padding: such a request is not
+ *                     checked and writes nothing, whatever its lengths say, so it has no tokens
+ *                     among those of a step either
  *   prefix_lens       tokens already in the cache: positions 0 .. prefix-1 are read
  *   extend_seq_lens   tokens written in this step; negative lengths count as 0
- *   namespaces        kvc_chain_start() of each request's chain; 0 = none
+ *   namespaces        what kvc_chain_start() takes, the unsigned value in an int64; 0 = none
  *   verify_chain_in   chain before the first entry to verify, 0 = not given
  *   write_chain_in    chain before position 'prefix', 0 = not given: the seed slot is read
  *   chain_end         chain that must stand after position prefix-1, 0 = not given
@@ -922,10 +933,13 @@ KVC_API KVC_NODISCARD kvc_status kvc_plan_bind(kvc_plan *out, void *memory, kvc_
  *
  *   req_to_token      int32 [R, C]: the slot of each (row, position); row stride free
  *   expected_tokens   optional int32 [R, C2]: tokens that each row should hold, from a source
- *                     independent of the write path; needs valid_lens int64 [bs]
+ *                     independent of the write path; needs valid_lens int64 [bs], how many columns
+ *                     of its row are filled for each request
  *   token_offset      added to a position to find its expected token (1 for an EAGLE draft pool)
- *   window            sliding window in tokens, 0 = none
- *   full_to_swa_index_mapping   optional int64 [n]: slot of the window group for each full slot
+ *   window            sliding window W in tokens, 0 = none: positions max(0, prefix - W) to
+ *                     prefix - 1 are read, and nothing before them
+ *   full_to_swa_index_mapping   optional int64 [n]: slot of the window group for each full slot;
+ *                     negative = none
  *   exclude           optional uint8 bitmap, bit x%8 of byte x/8 = slot x is written in this very
  *                     step and not to be verified
  *   rotation          optional, [1] on the plan's device: which entry comes first when not all fit
@@ -1288,15 +1302,18 @@ KVC_API int kvc_violation_parse(kvc_violation *out, const char *line);
  * next and, where expected tokens say it, the right token. Slots that the step itself writes are
  * left out of (a) and (b) until the next step.
  *
- * A request is known by its row and its id. Requests of one id on two rows are two requests.
- * docs/guard.md tells more: what a guard can see and what it cannot, and what it costs.
+ * A request is known by its row and its id. Requests of one id on two rows are two requests. A
+ * prefix that got shorter (preemption, rejected drafts) is followed by itself: nothing to tell.
+ * docs/guard.md tells more: what a guard can see and what it cannot, and what it costs;
+ * examples/guard_step.c is a whole step of an engine around one.
  */
 typedef struct kvc_guard kvc_guard;
 
 /*
  * Start from KVC_GUARD_OPTIONS_INIT.
  *
- *   request_rows     rows of the request table, row 0 included; 1 to 2^31
+ *   request_rows     rows of the request table, 1 to 2^31. Row 0 is padding and never checked: give
+ *                    no request that row
  *   verify_budget    entries of (b) a step and group; -1 = every read, 0 = first reads only
  *   checks           0 = check nothing, only stamp (a control run)
  *   check_finite     look for NaN and infinity in what is verified, and in the rest of last pages
@@ -1337,7 +1354,8 @@ KVC_API void kvc_guard_destroy(kvc_guard *guard);
  *   name           for reports, the first 31 bytes are copied; for instance "full"
  *   slot_count     P, 1 to 2^31
  *   sources        copied; their pools stay the caller's
- *   fingerprint, coverage, stamping, reserved_slot   as in kvc_group
+ *   fingerprint, coverage, stamping, reserved_slot   as in kvc_group; stamping begins as CLEAR: an
+ *                  engine that does not write through rope_pool_fused must set COMPUTE
  *   window         how many cached tokens a new token sees, itself not counted; 0 = all. A model's
  *                  sliding_window counts the token itself: give sliding_window - 1
  *   mapping        int64 [n] full slot -> slot of this group, for n full slots; its entries are
