@@ -5,6 +5,7 @@
 #include <string.h>
 
 static const struct cli_command commands[] = {
+	{ "replay", "run a serving trace through an engine, with faults to find", cli_replay },
 	{ "explain", "say what an error or a violation means and what to do", cli_explain },
 };
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
