@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Virtual time that a step takes when arrivals follow the trace's clock. */
 #define STEP_MS 25.0
@@ -27,15 +28,26 @@ bool engine_fail(struct engine *engine)
 	return false;
 }
 
+/* In double, since what was asked for need not fit 64 bits. */
+static double pool_bytes(const struct engine_config *config)
+{
+	return 2.0 * (double)config->pool_slots * config->layers * (double)config->kv_heads *
+	       (double)config->head_dim * (double)model_element_bytes(config->pool_dtype);
+}
+
+/* Linux promises memory that it does not have, and ends the process when it is used. */
+static bool memory_suffices(const struct engine_config *config)
+{
+	double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+
+	return bytes <= 0 || pool_bytes(config) < bytes;
+}
+
 int engine_fail_memory(const struct engine_config *config)
 {
-	/* In double, since what was asked for need not fit 64 bits. */
-	double bytes = 2.0 * (double)config->pool_slots * config->layers *
-	               (double)config->kv_heads * (double)config->head_dim *
-	               (double)model_element_bytes(config->pool_dtype);
 	char text[32];
 
-	snprintf(text, sizeof(text), "%.0f", bytes);
+	snprintf(text, sizeof(text), "%.0f", pool_bytes(config));
 	return cli_fail("replay-no-memory", "bytes", text, NULL);
 }
 
@@ -209,7 +221,8 @@ static void open_tables(struct engine *engine, bool *ok)
 static int check_size(const struct engine *engine)
 {
 	const struct engine_config *config = &engine->config;
-	int64_t need = engine->columns + 3 * config->page_slots;
+	int64_t pages = (engine->columns + config->page_slots - 1) / config->page_slots + 2;
+	int64_t need = pages * config->page_slots;
 	char slots[24], least[24];
 
 	if (need <= config->pool_slots)
@@ -231,6 +244,7 @@ int engine_open(struct engine *out, const struct engine_config *config, const st
 	code = check_size(out);
 	if (code)
 		return code;
+	ok = ok && memory_suffices(config);
 	ok = ok && allocator_open(&out->allocator, page_count);
 	ok = ok && prefix_tree_open(&out->tree, &out->allocator,
 	                   (int32_t)(config->block_tokens / config->page_slots));

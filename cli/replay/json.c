@@ -3,7 +3,7 @@
 
 #include <jansson.h>
 
-static json_t *number_or_null(int64_t number)
+static json_t *known_number(int64_t number)
 {
 	return number < 0 ? json_null() : json_integer(number);
 }
@@ -18,8 +18,8 @@ static json_t *fault_object(const struct replay_fault_row *row)
 	        "seen_otherwise", (json_int_t)row->seen_otherwise, "expired",
 	        (json_int_t)row->expired, "tainted_slots", (json_int_t)row->tainted_slots, "reason",
 	        row->reasons ? json_string(replay_reasons_text(reason, row->reasons)) : json_null(),
-	        "steps_to_detect", number_or_null(row->steps_to_detect), "culprit_right",
-	        number_or_null(row->culprit_right));
+	        "steps_to_detect", known_number(row->steps_to_detect), "culprit_right",
+	        known_number(row->culprit_right));
 }
 
 static void set_number(json_t *object, const char *name, int64_t number)
