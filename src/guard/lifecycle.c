@@ -39,6 +39,9 @@ kvc_status kvc__guard_grow(kvc_guard *guard, struct kvc__growing *memory, int64_
 {
 	void *larger;
 
+	/* Never NULL, not even for 0 bytes: callers lay out arrays in it. */
+	if (bytes < (int64_t)sizeof(int64_t))
+		bytes = (int64_t)sizeof(int64_t);
 	if (bytes <= memory->bytes)
 		return KVC_OK;
 	if (bytes < 2 * memory->bytes)
