@@ -25,6 +25,7 @@ struct cli_command {
 };
 
 /* Each in its own file. */
+int cli_cpu(int argc, char **argv);
 int cli_explain(int argc, char **argv);
 int cli_replay(int argc, char **argv);
 

@@ -4,7 +4,7 @@
  * This header is the manual. It reads top to bottom:
  *
  *   1  version and linkage       2  tensors             3  status and errors
- *   4  catalogue of errors       5  threads             6  rotary embedding, write path
+ *   4  catalogue of errors       5  threads and CPU     6  rotary embedding, write path
  *   7  token history             8  canary: records     9  canary: plan, write, verify
  *   10 reading violations        11 the guard
  *
@@ -261,7 +261,7 @@ KVC_API const kvc_catalog_entry *kvc_catalog_find(const char *slug);
 KVC_API const kvc_catalog_entry *kvc_catalog_match(const char *text, size_t *start_out,
         size_t *length_out, size_t capacity, size_t *count_out);
 
-/* ---- 5. Threads ---------------------------------------------------------------------------- */
+/* ---- 5. Threads and CPU variants ----------------------------------------------------------- */
 
 /* Work on [begin, end) of a larger range; called from several threads at once. */
 typedef void (*kvc_range_fn)(void *task, int64_t begin, int64_t end);
@@ -292,6 +292,44 @@ KVC_API int32_t kvc_get_num_threads(void);
  * Threads: as kvc_set_num_threads().
  */
 KVC_API void kvc_set_parallel_for(kvc_parallel_for_fn parallel_for, void *context);
+
+/*
+ * A CPU variant: kernels written for one set of instructions. All store exactly the same bytes. The
+ * best one that the processor and the operating system can run is chosen at the first operation;
+ * the environment variable KVC_CPU=<name> forces one. 'kvcanary cpu' shows all of this.
+ *
+ *   name       "avx512", "avx2", "neon" or "portable"; static
+ *   supported  this machine can run it
+ *   chosen     operations of this process use it
+ */
+typedef struct kvc_cpu_variant {
+	const char *name;
+	int32_t supported;
+	int32_t chosen;
+} kvc_cpu_variant;
+
+/* Number of variants in this build; "portable" is always the last. Threads: any. */
+KVC_API size_t kvc_cpu_variant_count(void);
+
+/* Variant 'index', best first; its name is NULL if index >= kvc_cpu_variant_count(). Threads: any. */
+KVC_API kvc_cpu_variant kvc_cpu_variant_at(size_t index);
+
+/*
+ * The index of the chosen variant. index_out: not NULL, untouched on failure.
+ *
+ * Returns KVC_OK; KVC_E_INVALID_ARGUMENT (NULL); KVC_E_CONFIG if KVC_CPU names a variant that does
+ * not exist or that this machine cannot run. Operations that have variants then fail alike: forcing
+ * a variant never runs another one in silence. Threads: any.
+ */
+KVC_API KVC_NODISCARD kvc_status kvc_cpu_chosen(size_t *index_out);
+
+/* Operation 'index' that has kernels for variants, "rope_pool_fused" first; NULL past the last.
+ * Static. Threads: any. */
+KVC_API const char *kvc_cpu_operation_at(size_t index);
+
+/* The name of the variant whose kernel does 'operation' in 'variant', which may be a lower one;
+ * NULL if either index is too large. Static. Threads: any. */
+KVC_API const char *kvc_cpu_kernel_at(size_t variant, size_t operation);
 
 /* ---- 6. Rotary embedding and the write path ------------------------------------------------ */
 
@@ -550,7 +588,8 @@ typedef struct kvc_rope_pool_args {
  *   KVC_E_DTYPE             q/k/v differ; pools fit neither them nor fp8; positions/slots not int
  *   KVC_E_LENGTH            positions or slots do not have one entry per token; n_valid > T
  *   KVC_E_DEVICE, KVC_E_NO_CUDA   tensors on different, unknown or CUDA devices
- *   KVC_E_CONFIG            unknown style, a scale out of range, a stamp that does not fit
+ *   KVC_E_CONFIG            unknown style, a scale out of range, a stamp that does not fit; KVC_CPU
+ *                           names a variant that cannot run here (looked at first of all)
  *   KVC_E_STRIDE            last dimension not contiguous, output strides that fold rows
  *   KVC_E_OVERLAP           an output shares memory with another tensor of the call
  *   KVC_E_POSITION_RANGE    where = token; below 0, past the table or KVC_POSITION_MAX

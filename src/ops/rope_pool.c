@@ -9,6 +9,7 @@
 #include "base/fp_mode.h"
 #include "base/tensor.h"
 #include "base/threads.h"
+#include "cpu/dispatch.h"
 #include "cpu/rope.h"
 #include "ops/overlap.h"
 #include "ops/rope_scan.h"
@@ -491,7 +492,10 @@ kvc_status kvc_rope_pool_fused(const kvc_rope_pool_args *args, void *stream)
 	const kvc_rope_pool_args initial = KVC_ROPE_POOL_ARGS_INIT;
 	struct call call = { .args = initial };
 
+	const struct kvc__cpu_variant *cpu;
+
 	(void)stream;
+	KVC__TRY(kvc__cpu_choose(&cpu));
 	KVC__TAKE(&call.args, args, "args");
 	KVC__TRY(check_arguments(&call));
 	if (call.row_count == 0)
@@ -507,7 +511,7 @@ kvc_status kvc_rope_pool_fused(const kvc_rope_pool_args *args, void *stream)
 		KVC__TRY(kvc__rope_check_finite(&job));
 
 	struct kvc__fp_mode mode = kvc__fp_enter();
-	kvc__parallel_for(job.token_count, grain_of(&job), kvc__rope_rows_portable, &job);
+	kvc__parallel_for(job.token_count, grain_of(&job), cpu->rope_rows, &job);
 	kvc__fp_leave(mode);
 
 	if (call.args.report) {
