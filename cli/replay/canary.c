@@ -8,7 +8,7 @@
 #define RING_CAPACITY 16384
 
 /* Add the time since 'begin' to the canary's share; passes a failed status on. */
-static bool finish(struct engine *engine, double begin, kvc_status status)
+static bool finish_call(struct engine *engine, double begin, kvc_status status)
 {
 	engine->canary_seconds += engine_now() - begin;
 	return status == KVC_OK || engine_fail(engine);
@@ -71,7 +71,8 @@ bool canary_void(struct engine *engine, int64_t *slots, int64_t count)
 	kvc_tensor tensor = kvc_tensor_make(slots, KVC_INT64, 1, &count);
 	double begin = engine_now();
 
-	return finish(engine, begin, kvc_guard_void(engine->guard, engine->group, &tensor, NULL));
+	return finish_call(
+	        engine, begin, kvc_guard_void(engine->guard, engine->group, &tensor, NULL));
 }
 
 bool canary_copy_page(struct engine *engine, int32_t from, int32_t to)
@@ -86,7 +87,7 @@ bool canary_copy_page(struct engine *engine, int32_t from, int32_t to)
 		from_slots[i] = from * count + i;
 		to_slots[i] = to * count + i;
 	}
-	return finish(engine, begin,
+	return finish_call(engine, begin,
 	        kvc_guard_copy(engine->guard, engine->group, &from_tensor, &to_tensor, NULL));
 }
 
@@ -108,55 +109,75 @@ bool canary_scatter(struct engine *engine, const struct sequence *sequence)
 	args.offsets = &offset_tensor;
 	args.req_pool_indices = &row_tensor;
 	args.pool_out = &table;
-	return finish(engine, begin, kvc_scatter_req_token_ids(&args, NULL));
+	return finish_call(engine, begin, kvc_scatter_req_token_ids(&args, NULL));
 }
 
 /* ---- the step ---- */
 
+static kvc_tensor per_request(const struct batch *batch, int64_t *data)
+{
+	/* The shape is read and never written: the operations only look at their inputs. */
+	return kvc_tensor_make(data, KVC_INT64, 1, (int64_t *)&batch->count);
+}
+
+static kvc_tensor per_token(const struct batch *batch, int64_t *data)
+{
+	return kvc_tensor_make(data, KVC_INT64, 1, (int64_t *)&batch->token_count);
+}
+
+static void lend_tensors(struct engine *engine, struct step_tensors *lent)
+{
+	const struct batch *batch = &engine->batch;
+
+	lent->table_shape[0] = engine->config.batch_rows + 1;
+	lent->table_shape[1] = engine->columns;
+	lent->rows = per_request(batch, batch->rows);
+	lent->prefix_lens = per_request(batch, batch->prefix_lens);
+	lent->extend_lens = per_request(batch, batch->extend_lens);
+	lent->owners = per_request(batch, batch->owners);
+	lent->valid_lens = per_request(batch, batch->valid_lens);
+	lent->tokens = per_token(batch, batch->tokens);
+	lent->positions = per_token(batch, batch->positions);
+	lent->slots = per_token(batch, batch->slots);
+	lent->true_tokens = per_token(batch, batch->true_tokens);
+	lent->true_positions = per_token(batch, batch->true_positions);
+	lent->req_to_token = kvc_tensor_make(engine->req_to_token, KVC_INT32, 2, lent->table_shape);
+	lent->token_table = kvc_tensor_make(engine->token_table, KVC_INT32, 2, lent->table_shape);
+}
+
 bool canary_step_begin(struct engine *engine)
 {
 	const struct engine_config *config = &engine->config;
-	struct batch *batch = &engine->batch;
-	int64_t *requests_of = &batch->count, *tokens_of = &batch->token_count;
-	int64_t table_shape[] = { config->batch_rows + 1, engine->columns };
-	kvc_tensor rows = kvc_tensor_make(batch->rows, KVC_INT64, 1, requests_of);
-	kvc_tensor prefixes = kvc_tensor_make(batch->prefix_lens, KVC_INT64, 1, requests_of);
-	kvc_tensor extends = kvc_tensor_make(batch->extend_lens, KVC_INT64, 1, requests_of);
-	kvc_tensor owners = kvc_tensor_make(batch->owners, KVC_INT64, 1, requests_of);
-	kvc_tensor valid_lens = kvc_tensor_make(batch->valid_lens, KVC_INT64, 1, requests_of);
-	kvc_tensor tokens = kvc_tensor_make(batch->tokens, KVC_INT64, 1, tokens_of);
-	kvc_tensor positions = kvc_tensor_make(batch->positions, KVC_INT64, 1, tokens_of);
-	kvc_tensor slots = kvc_tensor_make(batch->slots, KVC_INT64, 1, tokens_of);
-	kvc_tensor true_tokens = kvc_tensor_make(batch->true_tokens, KVC_INT64, 1, tokens_of);
-	kvc_tensor true_positions = kvc_tensor_make(batch->true_positions, KVC_INT64, 1, tokens_of);
-	kvc_tensor table = kvc_tensor_make(engine->req_to_token, KVC_INT32, 2, table_shape);
-	kvc_tensor token_table = kvc_tensor_make(engine->token_table, KVC_INT32, 2, table_shape);
+	struct step_tensors *lent = &engine->borrowed;
 	kvc_requests requests = KVC_REQUESTS_INIT;
 	kvc_guard_step step = KVC_GUARD_STEP_INIT;
 	double begin = engine_now();
 
-	requests.req_pool_indices = &rows;
-	requests.prefix_lens = &prefixes;
-	requests.extend_seq_lens = &extends;
-	requests.owner_request = &owners;
+	lend_tensors(engine, lent);
+	requests.req_pool_indices = &lent->rows;
+	requests.prefix_lens = &lent->prefix_lens;
+	requests.extend_seq_lens = &lent->extend_lens;
+	requests.owner_request = &lent->owners;
 	step.step = engine->step;
-	step.requests = &requests;
-	step.req_to_token = &table;
-	step.expected_tokens = config->expected_tokens ? &token_table : NULL;
-	step.valid_lens = config->expected_tokens ? &valid_lens : NULL;
-	step.tokens = &tokens;
-	step.positions = &positions;
-	step.slots = &slots;
-	step.expected_input_tokens = config->input_check ? &true_tokens : NULL;
-	step.expected_input_positions = config->input_check ? &true_positions : NULL;
-	return finish(engine, begin, kvc_guard_step_begin(engine->guard, &step, NULL));
+	step.requests = &lent->requests;
+	step.req_to_token = &lent->req_to_token;
+	step.expected_tokens = config->expected_tokens ? &lent->token_table : NULL;
+	step.valid_lens = config->expected_tokens ? &lent->valid_lens : NULL;
+	step.tokens = &lent->tokens;
+	step.positions = &lent->positions;
+	step.slots = &lent->slots;
+	step.expected_input_tokens = config->input_check ? &lent->true_tokens : NULL;
+	step.expected_input_positions = config->input_check ? &lent->true_positions : NULL;
+	lent->requests = requests;
+	lent->step = step;
+	return finish_call(engine, begin, kvc_guard_step_begin(engine->guard, &lent->step, NULL));
 }
 
 bool canary_step_end(struct engine *engine)
 {
 	double begin = engine_now();
 
-	return finish(engine, begin, kvc_guard_step_end(engine->guard, NULL));
+	return finish_call(engine, begin, kvc_guard_step_end(engine->guard, NULL));
 }
 
 bool canary_poll(struct engine *engine)
@@ -167,7 +188,7 @@ bool canary_poll(struct engine *engine)
 	do {
 		double begin = engine_now();
 		count = 0;
-		if (!finish(engine, begin,
+		if (!finish_call(engine, begin,
 		            kvc_guard_poll(engine->guard, findings, POLL_COUNT, &count, NULL)))
 			return false;
 		for (int64_t i = 0; i < count; i++) {
@@ -237,7 +258,7 @@ bool canary_sweep_idle(struct engine *engine)
 	double begin = engine_now();
 
 	engine->counts.sweeps++;
-	return finish(engine, begin,
+	return finish_call(engine, begin,
 	        kvc_guard_sweep(engine->guard, engine->group, next_idle, &walk, NULL, NULL));
 }
 
@@ -271,6 +292,6 @@ bool canary_sweep_sequence(struct engine *engine, const struct sequence *sequenc
 	struct sequence_walk walk = { engine, sequence, 0 };
 	double begin = engine_now();
 
-	return finish(engine, begin,
+	return finish_call(engine, begin,
 	        kvc_guard_sweep(engine->guard, engine->group, next_held, &walk, NULL, NULL));
 }

@@ -105,6 +105,16 @@ struct batch {
 	int64_t *true_positions;
 };
 
+/* What the guard borrows from the beginning of a step to its end. */
+struct step_tensors {
+	int64_t table_shape[2];
+	kvc_tensor rows, prefix_lens, extend_lens, owners, valid_lens;
+	kvc_tensor tokens, positions, slots, true_tokens, true_positions;
+	kvc_tensor req_to_token, token_table;
+	kvc_requests requests;
+	kvc_guard_step step;
+};
+
 /* One layer's write, as it is about to be made. */
 struct layer_call {
 	int32_t layer;
@@ -200,6 +210,7 @@ struct engine {
 	int64_t done; /* finished or aborted */
 
 	struct batch batch;
+	struct step_tensors borrowed;
 	int64_t *history;   /* one request's tokens, for the scatter */
 	int64_t *new_slots; /* slots of pages that are handed out in one go */
 	void *q;

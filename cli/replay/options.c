@@ -92,7 +92,7 @@ static const struct option_row rows[] = {
 	{ OPT_FINITE, "finite", "on|off", "look for NaN and infinity (on)" },
 	{ 0, NULL, NULL, "faults" },
 	{ OPT_FAULT, "fault", "NAMES|all", "inject these, separated by commas; may be repeated" },
-	{ OPT_INJECTIONS, "injections", "N", "times that each is injected (6)" },
+	{ OPT_INJECTIONS, "injections", "N", "times that each is injected (8)" },
 	{ OPT_LIST_FAULTS, "list-faults", NULL, "what there is, and what must see it" },
 	{ 0, NULL, NULL, "run" },
 	{ OPT_SEED, "seed", "N", "same seed, same result (1)" },
@@ -379,7 +379,7 @@ static int read_option(struct replay_options *out, int id, const char *value)
 
 static void set_defaults(struct replay_options *out)
 {
-	*out = (struct replay_options){ .requests = 240, .injections = 6 };
+	*out = (struct replay_options){ .requests = 240, .injections = 8 };
 	out->engine = (struct engine_config){ .block_tokens = TRACE_BLOCK_TOKENS,
 		.abort_every = 16,
 		.layers = 4,

@@ -63,6 +63,10 @@ struct taint {
 	struct sequence_taint *sequences; /* [requests] */
 	int64_t marked;
 	int32_t tainted_sequences;
+	/* In a control run nothing is ever mended, so that soon all is tainted; nor is anything
+	 * found that could be taken for another fault. There every victim will do. */
+	bool lenient;
+	bool spreading; /* marks are being spread: none may take another's place, or it never ends */
 	bool dirty; /* something changed since marks were spread */
 	struct injection *injections;
 	int32_t injection_count;
