@@ -3,14 +3,16 @@
 
 #include "base/error.h"
 #include "cpu/features.h"
-#include "cpu/rope.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 const struct kvc__cpu_variant kvc__cpu_variants[] = {
-	{ "portable", 0, 0, kvc__rope_rows_portable },
+#if defined(__x86_64__)
+	{ "avx2", KVC__CPU_AVX2, 0, kvc__rope_rows_avx2, kvc__sincos_avx2 },
+#endif
+	{ "portable", 0, 0, kvc__rope_rows_portable, kvc__sincos_portable },
 };
 const size_t kvc__cpu_variant_count = sizeof kvc__cpu_variants / sizeof *kvc__cpu_variants;
 
@@ -112,7 +114,7 @@ kvc_cpu_variant kvc_cpu_variant_at(size_t index)
 
 kvc_status kvc_cpu_chosen(size_t *index_out)
 {
-	const struct kvc__cpu_variant *chosen;
+	const struct kvc__cpu_variant *chosen = NULL;
 	if (!index_out)
 		return kvc__fail_null_argument(-1, "index_out");
 	KVC__TRY(kvc__cpu_choose(&chosen));

@@ -14,7 +14,7 @@
 #ifndef KVC__CPU_DISPATCH_H
 #define KVC__CPU_DISPATCH_H
 
-#include "kvcanary.h"
+#include "cpu/rope.h"
 
 /*
  *   name       as KVC_CPU and 'kvcanary cpu' say it
@@ -26,7 +26,8 @@ struct kvc__cpu_variant {
 	const char *name;
 	uint32_t needs;
 	uint32_t pays_with;
-	kvc_range_fn rope_rows; /* task: const struct kvc__rope_job (cpu/rope.h) */
+	kvc_range_fn rope_rows; /* task: const struct kvc__rope_job */
+	kvc__sincos_fn sincos;  /* as rope_rows computes them; for tests */
 };
 
 /* Best first; the last row is "portable" and needs nothing. */
