@@ -13,13 +13,13 @@ WERROR := $(if $(CI),ON,OFF)
 
 CTEST := ctest --output-on-failure -j $(JOBS)
 # C and shell files of this project.
-C_FILES = $(shell find include src cli tests examples -name '*.[ch]' -o -name '*.cpp' | sort)
-SH_FILES = $(shell find tools tests -name '*.sh' -not -path 'tests/cli/*' | sort) .ci/run
+C_FILES = $(shell find include src cli bench tests examples -name '*.[ch]' -o -name '*.cpp' | sort)
+SH_FILES = $(shell find tools bench tests -name '*.sh' -not -path 'tests/cli/*' | sort) .ci/run
 # ThreadSanitizer wants a fixed address layout; where the machine does not allow that, it does not
 # need it either.
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: build run test check check-clang check-asan check-tsan check-all fuzz docs install \
+.PHONY: build run test check check-clang check-asan check-tsan check-all fuzz bench bench-peers docs install \
 	format format-check lint clean help
 
 build: ## The library and the command build/kvcanary (the default)
@@ -77,6 +77,21 @@ fuzz: ## Fuzz each parser for FUZZ_SECONDS (60) with libFuzzer and ASan
 		$$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 \
 			build-fuzz/corpus/$${target##*/} tests/fuzz/corpus/$${target##*/fuzz_}; \
 	done
+
+bench: ## Time every operation; BENCH_ARGS="--quick" takes 40 seconds, "--help" says more
+	@tools/setup.sh build
+	@[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	@cmake --build build -j $(JOBS) --target kvcanary-bench -- --no-print-directory -s
+	build/kvcanary-bench $(BENCH_ARGS)
+
+bench-peers: ## The same beside torch and ggml (from PyPI, into build/); writes bench/results/
+	tools/setup.sh peers
+	bench/peers.sh build
+	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	cmake --build build -j $(JOBS) --target kvcanary-bench
+	build/kvcanary-bench --json $(BENCH_ARGS) >build/bench.json
+	build/peers-venv/bin/python bench/peers_cpu.py >build/peers.json
+	python3 bench/report.py build/bench.json build/peers.json --json build/bench-merged.json
 
 docs: ## Rewrite docs/errors from the catalogue
 	tools/setup.sh build

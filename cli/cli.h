@@ -25,7 +25,9 @@ struct cli_command {
 };
 
 /* Each in its own file. */
+int cli_cpu(int argc, char **argv);
 int cli_explain(int argc, char **argv);
+int cli_replay(int argc, char **argv);
 
 /* ---- errors; all of these print to stderr and return CLI_CANNOT ---- */
 

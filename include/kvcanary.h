@@ -4,7 +4,7 @@
  * This header is the manual. It reads top to bottom:
  *
  *   1  version and linkage       2  tensors             3  status and errors
- *   4  catalogue of errors       5  threads             6  rotary embedding, write path
+ *   4  catalogue of errors       5  threads and CPU     6  rotary embedding, write path
  *   7  token history             8  canary: records     9  canary: plan, write, verify
  *   10 reading violations        11 the guard
  *
@@ -19,7 +19,10 @@
  * Contract of every function. Bad input gives one status, one message with its numbers and one
  * catalogue slug, and nothing is written. The library never prints, exits or aborts, and allocates
  * only where a comment says so. Option structs start with struct_bytes and have an initialiser
- * macro, so that later versions can append fields; always start from the initialiser.
+ * macro, so that later versions can append fields; always start from the initialiser. Accepted are
+ * the sizes of every published version, and larger ones whose surplus bytes are zero. Structs that
+ * the library fills (kvc_rope, kvc_plan, kvc_source, ...) are written whole, in the size of this
+ * header; when one grows, so does the shared library's version.
  *
  * Devices. This build works on tensors in host memory (KVC_DEVICE_CPU). The last parameter of an
  * operation, 'stream', is for CUDA and ignored on the CPU: pass NULL.
@@ -259,7 +262,7 @@ KVC_API const kvc_catalog_entry *kvc_catalog_find(const char *slug);
 KVC_API const kvc_catalog_entry *kvc_catalog_match(const char *text, size_t *start_out,
         size_t *length_out, size_t capacity, size_t *count_out);
 
-/* ---- 5. Threads ---------------------------------------------------------------------------- */
+/* ---- 5. Threads and CPU variants ----------------------------------------------------------- */
 
 /* Work on [begin, end) of a larger range; called from several threads at once. */
 typedef void (*kvc_range_fn)(void *task, int64_t begin, int64_t end);
@@ -290,6 +293,44 @@ KVC_API int32_t kvc_get_num_threads(void);
  * Threads: as kvc_set_num_threads().
  */
 KVC_API void kvc_set_parallel_for(kvc_parallel_for_fn parallel_for, void *context);
+
+/*
+ * A CPU variant: kernels written for one set of instructions. All store exactly the same bytes. The
+ * best one that the processor and the operating system can run is chosen at the first operation;
+ * the environment variable KVC_CPU=<name> forces one. 'kvcanary cpu' shows all of this.
+ *
+ *   name       "avx512", "avx2", "neon" or "portable"; static
+ *   supported  this machine can run it
+ *   chosen     operations of this process use it
+ */
+typedef struct kvc_cpu_variant {
+	const char *name;
+	int32_t supported;
+	int32_t chosen;
+} kvc_cpu_variant;
+
+/* Number of variants in this build; "portable" is always the last. Threads: any. */
+KVC_API size_t kvc_cpu_variant_count(void);
+
+/* Variant 'index', best first; its name is NULL if index >= kvc_cpu_variant_count(). Threads: any. */
+KVC_API kvc_cpu_variant kvc_cpu_variant_at(size_t index);
+
+/*
+ * The index of the chosen variant. index_out: not NULL, untouched on failure.
+ *
+ * Returns KVC_OK; KVC_E_INVALID_ARGUMENT (NULL); KVC_E_CONFIG if KVC_CPU names a variant that does
+ * not exist or that this machine cannot run. Operations that have variants then fail alike: forcing
+ * a variant never runs another one in silence. Threads: any.
+ */
+KVC_API KVC_NODISCARD kvc_status kvc_cpu_chosen(size_t *index_out);
+
+/* Operation 'index' that has kernels for variants, "rope_pool_fused" first; NULL past the last.
+ * Static. Threads: any. */
+KVC_API const char *kvc_cpu_operation_at(size_t index);
+
+/* The name of the variant whose kernel does 'operation' in 'variant', which may be a lower one;
+ * NULL if either index is too large. Static. Threads: any. */
+KVC_API const char *kvc_cpu_kernel_at(size_t variant, size_t operation);
 
 /* ---- 6. Rotary embedding and the write path ------------------------------------------------ */
 
@@ -445,7 +486,8 @@ enum {
 
 /*
  * Where rope_pool_fused adds the fingerprints of the rows it stores: the records of a group whose
- * stamping is KVC_STAMP_CLEAR (section 8). Each stored K row adds its share under k_id, each V row
+ * stamping is KVC_STAMP_CLEAR (section 8), which kvc_canary_write() has cleared for this step before
+ * the first layer. Storing a layer's row twice adds twice: it takes another clear. Each stored K row adds its share under k_id, each V row
  * under v_id, mod 2^64; the record's other fields are left alone. kvc_group_stamp() fills one.
  *
  *   records              first record, on the pools' device, 8-byte aligned
@@ -547,7 +589,8 @@ typedef struct kvc_rope_pool_args {
  *   KVC_E_DTYPE             q/k/v differ; pools fit neither them nor fp8; positions/slots not int
  *   KVC_E_LENGTH            positions or slots do not have one entry per token; n_valid > T
  *   KVC_E_DEVICE, KVC_E_NO_CUDA   tensors on different, unknown or CUDA devices
- *   KVC_E_CONFIG            unknown style, a scale out of range, a stamp that does not fit
+ *   KVC_E_CONFIG            unknown style, a scale out of range, a stamp that does not fit; KVC_CPU
+ *                           names a variant that cannot run here (looked at first of all)
  *   KVC_E_STRIDE            last dimension not contiguous, output strides that fold rows
  *   KVC_E_OVERLAP           an output shares memory with another tensor of the call
  *   KVC_E_POSITION_RANGE    where = token; below 0, past the table or KVC_POSITION_MAX
@@ -557,7 +600,9 @@ typedef struct kvc_rope_pool_args {
  *
  * On CUDA the call only enqueues; positions, slots, duplicates and non-finite rows are then
  * skipped one by one and counted in 'report'.
- * Threads: any. Two calls must not write one slot at the same time.
+ * Threads: any. Two calls must not write one slot of one pool at the same time; layers may be
+ * written at the same time, stamps included. Two tokens on one slot without check_duplicates leave
+ * one of them or a mix, and an undefined stamp.
  * Result: byte-identical on every device, CPU variant and thread count.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_rope_pool_fused(const kvc_rope_pool_args *args, void *stream);
@@ -701,11 +746,14 @@ KVC_API KVC_NODISCARD kvc_status kvc_source_from_pool(
  *
  *   records              record_count records, record_stride_bytes apart (>= 32, a multiple of 8),
  *                        8-byte aligned; all zero = never stamped
- *   owners               record_count entries, or NULL
+ *   owners               record_count entries, request -1 at first, or NULL
  *   sources              source_count sources in order, or NULL and 0
  *   fingerprint          KVC_FINGERPRINT_*
  *   coverage             KVC_COVERAGE_*
- *   stamping             KVC_STAMP_*; CLEAR needs xxh3 and read_bytes = head_count * head_bytes
+ *   stamping             KVC_STAMP_*; CLEAR needs xxh3 and read_bytes = head_count * head_bytes.
+ *                        CLEAR is for engines that write every layer through rope_pool_fused with a
+ *                        stamp; whoever writes KV by other kernels, or pages that are no [P,Hkv,D]
+ *                        tensor, takes COMPUTE
  *   reserved_slot        the dummy slot of padding tokens, -1 = none
  */
 typedef struct kvc_group {
@@ -841,10 +889,12 @@ KVC_API KVC_NODISCARD kvc_status kvc_canary_scan_finite(
  * The requests of one step. Start from KVC_REQUESTS_INIT. The first three are required, all are
  * int64 [bs]; the others are optional.
  *
- *   req_pool_indices  row of each request in the tables; row 0 is padding and contributes nothing
+ *   req_pool_indices  row of each request in the tables. Row 0 is padding: such a request is not
+ *                     checked and writes nothing, whatever its lengths say, so it has no tokens
+ *                     among those of a step either
  *   prefix_lens       tokens already in the cache: positions 0 .. prefix-1 are read
  *   extend_seq_lens   tokens written in this step; negative lengths count as 0
- *   namespaces        kvc_chain_start() of each request's chain; 0 = none
+ *   namespaces        what kvc_chain_start() takes, the unsigned value in an int64; 0 = none
  *   verify_chain_in   chain before the first entry to verify, 0 = not given
  *   write_chain_in    chain before position 'prefix', 0 = not given: the seed slot is read
  *   chain_end         chain that must stand after position prefix-1, 0 = not given
@@ -923,10 +973,13 @@ KVC_API KVC_NODISCARD kvc_status kvc_plan_bind(kvc_plan *out, void *memory, kvc_
  *
  *   req_to_token      int32 [R, C]: the slot of each (row, position); row stride free
  *   expected_tokens   optional int32 [R, C2]: tokens that each row should hold, from a source
- *                     independent of the write path; needs valid_lens int64 [bs]
+ *                     independent of the write path; needs valid_lens int64 [bs], how many columns
+ *                     of its row are filled for each request
  *   token_offset      added to a position to find its expected token (1 for an EAGLE draft pool)
- *   window            sliding window in tokens, 0 = none
- *   full_to_swa_index_mapping   optional int64 [n]: slot of the window group for each full slot
+ *   window            sliding window W in tokens, 0 = none: positions max(0, prefix - W) to
+ *                     prefix - 1 are read, and nothing before them
+ *   full_to_swa_index_mapping   optional int64 [n]: slot of the window group for each full slot;
+ *                     negative = none
  *   exclude           optional uint8 bitmap, bit x%8 of byte x/8 = slot x is written in this very
  *                     step and not to be verified
  *   rotation          optional, [1] on the plan's device: which entry comes first when not all fit
@@ -1233,7 +1286,8 @@ KVC_API const char *kvc_reason_name(int64_t reason_bit);
 KVC_API const char *kvc_tag_name(int64_t launch_tag);
 
 /* The catalogue slug that explains a set of reason bits best (the lowest-level cause first):
- * slot_range, never_stamped, nonfinite, slot_aliased, then token, position, chain, bytes. */
+ * slot_range, never_stamped, nonfinite, slot_aliased, then token, position, chain, bytes. NULL if no
+ * bit is known. */
 KVC_API const char *kvc_reason_slug(int64_t reasons);
 
 /*
@@ -1281,20 +1335,29 @@ KVC_API int kvc_violation_parse(kvc_violation *out, const char *line);
  * kvc_guard_sweep now and then over what lies cached and idle.
  *
  * What a step checks: (a) every slot that a request reads for the first time, that is its reused
- * prefix at admission and, later, what its previous step wrote; (b) of all other slots that the
- * step reads, verify_budget entries, going round from step to step; (c) that no two requests claim
- * one slot with different contents. Slots that the step itself writes are left out of (a) and (b).
+ * prefix at admission, what its previous step wrote, and positions whose table entry has changed;
+ * (b) of all other slots that the step reads, verify_budget entries in each group, going round from
+ * step to step; (c) that no two requests claim one slot with different contents, and that the step
+ * writes no slot that another position reads; (d) that what is written has the position that comes
+ * next and, where expected tokens say it, the right token. Slots that the step itself writes are
+ * left out of (a) and (b) until the next step.
+ *
+ * A request is known by its row and its id. Requests of one id on two rows are two requests. A
+ * prefix that got shorter (preemption, rejected drafts) is followed by itself: nothing to tell.
+ * docs/guard.md tells more: what a guard can see and what it cannot, and what it costs;
+ * examples/guard_step.c is a whole step of an engine around one.
  */
 typedef struct kvc_guard kvc_guard;
 
 /*
  * Start from KVC_GUARD_OPTIONS_INIT.
  *
- *   request_rows     rows of the request table, > 0
- *   verify_budget    entries of (b) a step; -1 = every read, 0 = first reads only
+ *   request_rows     rows of the request table, 1 to 2^31. Row 0 is padding and never checked: give
+ *                    no request that row
+ *   verify_budget    entries of (b) a step and group; -1 = every read, 0 = first reads only
  *   checks           0 = check nothing, only stamp (a control run)
- *   check_finite     look for NaN and infinity in what is verified
- *   ring_capacity    violations held until polled
+ *   check_finite     look for NaN and infinity in what is verified, and in the rest of last pages
+ *   ring_capacity    violations held until polled, 1 to 2^31; further ones are counted as dropped
  */
 typedef struct kvc_guard_options {
 	size_t struct_bytes;
@@ -1316,7 +1379,8 @@ typedef struct kvc_guard_options {
  *   out  the guard, to be freed with kvc_guard_destroy(); untouched on failure
  *
  * Returns KVC_OK; KVC_E_INVALID_ARGUMENT; KVC_E_CONFIG (a number out of range); KVC_E_NO_MEMORY.
- * Threads: any; afterwards one at a time per guard.
+ * Threads: any; afterwards one at a time per guard. What a guard finds does not depend on the
+ * number of threads that its operations use.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_create(
         kvc_guard **out, const kvc_guard_options *options);
@@ -1327,13 +1391,18 @@ KVC_API void kvc_guard_destroy(kvc_guard *guard);
 /*
  * One slot numbering of the engine. Start from KVC_GUARD_GROUP_INIT.
  *
- *   name           for reports, copied; for instance "full"
- *   slot_count     P
+ *   name           for reports, the first 31 bytes are copied; for instance "full"
+ *   slot_count     P, 1 to 2^31
  *   sources        copied; their pools stay the caller's
- *   fingerprint, coverage, stamping, reserved_slot   as in kvc_group
- *   window         sliding window in tokens, 0 = none
- *   mapping        int64 [n] full slot -> slot of this group, read at every step; or NULL
- *   token_offset   added to a position to find its expected token
+ *   fingerprint, coverage, stamping, reserved_slot   as in kvc_group; stamping begins as CLEAR: an
+ *                  engine that does not write through rope_pool_fused must set COMPUTE
+ *   window         how many cached tokens a new token sees, itself not counted; 0 = all. A model's
+ *                  sliding_window counts the token itself: give sliding_window - 1
+ *   mapping        int64 [n] full slot -> slot of this group, for n full slots; its entries are
+ *                  read at every step and stay the caller's; or NULL
+ *   token_offset   added to a position to find its expected token. The tokens of a step are those
+ *                  that are stored, so a draft pool that stores shifted tokens needs a guard of its
+ *                  own
  */
 typedef struct kvc_guard_group {
 	size_t struct_bytes;
@@ -1358,10 +1427,12 @@ typedef struct kvc_guard_group {
 
 /*
  * Register a group; *group_out is its number, 0, 1, ... Allocates 32 bytes a slot for records, 16
- * for owners, and some for bookkeeping.
+ * for owners, 4 for the age of its last check, and 16 a slot of the largest group.
  *
- * Returns KVC_OK; KVC_E_INVALID_ARGUMENT; KVC_E_NO_MEMORY; KVC_E_STATE (inside a step); and what
- * kvc_group_check() returns. Nothing is registered on failure.
+ * Returns KVC_OK; KVC_E_INVALID_ARGUMENT; KVC_E_NO_MEMORY; KVC_E_STATE (a step has begun before:
+ * what lies cached would have no records); KVC_E_CONFIG (a number out of range); what
+ * kvc_group_check() returns; for mapping KVC_E_SHAPE, KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_DEVICE,
+ * KVC_E_NO_CUDA. Nothing is registered on failure.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_attach_group(
         kvc_guard *guard, const kvc_guard_group *group, int32_t *group_out);
@@ -1382,18 +1453,23 @@ KVC_API KVC_NODISCARD kvc_status kvc_guard_group_view(
         kvc_group *out, const kvc_guard *guard, int32_t group);
 
 /*
- * One step of the engine. Start from KVC_GUARD_STEP_INIT. All borrowed until kvc_guard_step_end().
+ * One step of the engine. Start from KVC_GUARD_STEP_INIT. Tensors are borrowed until
+ * kvc_guard_step_end(); the structs themselves only for the call.
  *
- *   step             the engine's own number, rising, >= 0; below 2^32
- *   requests         owner_request (ids >= 0, required) tells requests apart: another id on a row
- *                    is another request. verify_chain_in, write_chain_in and start must be NULL:
- *                    the guard keeps them itself
- *   req_to_token     int32 [R, C]: the request table
- *   expected_tokens  optional int32 [R, C2] with valid_lens int64 [bs]: what each row should hold,
+ *   step             the engine's own number, rising: 0 to 2^32 - 2
+ *   requests         owner_request (ids >= 0, required) tells requests apart: another id on a row is
+ *                    another request, and so is another namespace. verify_chain_in, write_chain_in
+ *                    and start must be NULL: the guard keeps them itself. chain_end may be given
+ *   req_to_token     int32 [request_rows, C], C the same in each step (another C makes all requests
+ *                    new). It must already name the slots that are read
+ *   expected_tokens  optional int32 [R, C2], with valid_lens int64 [bs]: what each row should hold,
  *                    from a source independent of the write path
- *   tokens, positions, slots   int64 [T]: what the step writes, request after request; slots in
- *                    the numbering of req_to_token
- *   expected_input_tokens, expected_input_positions   both or none, int64 [T]: the input check
+ *   tokens, positions, slots   int64 [T]: what the step writes, request after request; slots in the
+ *                    numbering of req_to_token. More than the requests write is padding
+ *   expected_input_tokens, expected_input_positions   both or none, int64 [T]: the input check.
+ *                    Without them positions must be prefix, prefix + 1, ... and tokens those of
+ *                    expected_tokens where it has them. Give them for tree drafts, whose positions
+ *                    repeat
  *   valid_prefix     optional output int64 [bs]: how much of each prefix can be trusted
  */
 typedef struct kvc_guard_step {
@@ -1420,28 +1496,38 @@ typedef struct kvc_guard_step {
 /*
  * Before the forward pass: plan every group, check the plan for double ownership, verify (a) and
  * (b), and in CLEAR groups write the records of what is about to be written. Allocates only when a
- * step is larger than every one before it.
+ * step is larger than every one before it, and at the first step a copy of req_to_token.
  *
  * Returns KVC_OK, violations included (kvc_guard_poll); else the step has not begun and nothing was
  * stamped:
  *   KVC_E_INVALID_ARGUMENT, KVC_E_NO_MEMORY
- *   KVC_E_STATE     the previous step was not ended, no group is attached, or the step number fell
- *   KVC_E_CONFIG    a field that must be NULL is not
- *   and what kvc_canary_plan(), kvc_canary_verify() and kvc_canary_write() return
+ *   KVC_E_STATE          the previous step was not ended, no group is attached, or the step number
+ *                        did not rise
+ *   KVC_E_CONFIG         a field that must be NULL is not; a negative owner_request; a step number
+ *                        out of range; expected_tokens without valid_lens; one of the two input
+ *                        arrays alone
+ *   KVC_E_SHAPE          req_to_token has another number of rows than the guard
+ *   KVC_E_ROW_DUPLICATE  where = the later request of two on one row
+ *   KVC_E_SLOT_RANGE     where = token; its slot lies outside a group or a group's mapping. Or the
+ *                        mapping itself leads outside the group's records
+ *   KVC_E_LENGTH         arrays of the requests, or of the tokens, differ; fewer tokens than written
+ *   and what else kvc_canary_plan() returns
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_step_begin(
         kvc_guard *guard, const kvc_guard_step *step, void *stream);
 
 /*
  * After the last layer: in COMPUTE groups stamp what was written; the step's slots can be verified
- * from now on. Returns KVC_OK; KVC_E_STATE (no step has begun); what kvc_canary_write() returns.
+ * from now on. Call it also when the forward pass failed half-way: in CLEAR groups slots whose
+ * layers are missing then read as damaged, as they should; in COMPUTE groups void them.
+ * Returns KVC_OK; KVC_E_STATE (no step has begun); what kvc_canary_write() returns.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_step_end(kvc_guard *guard, void *stream);
 
 /*
  * Slots go to a new owner: their records become never stamped, so that a write that gets lost
  * shows. As kvc_canary_void(), besides KVC_E_CONFIG (no such group). 'slots' are of the group's
- * numbering.
+ * numbering. Between steps.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_void(
         kvc_guard *guard, int32_t group, const kvc_tensor *slots, void *stream);
@@ -1449,6 +1535,7 @@ KVC_API KVC_NODISCARD kvc_status kvc_guard_void(
 /*
  * Rows moved or were copied: their records follow. As kvc_canary_copy(); the guard brings the
  * scratch and allocates only when the copy is larger than every one before it (KVC_E_NO_MEMORY).
+ * Between steps.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_copy(kvc_guard *guard, int32_t group,
         const kvc_tensor *from, const kvc_tensor *to, void *stream);
@@ -1463,16 +1550,17 @@ typedef struct kvc_sweep_slot {
 } kvc_sweep_slot;
 
 /*
- * Writes up to 'capacity' slots into 'out' and returns how many; 0 ends the sweep. Called again
- * until then.
+ * Writes up to 'capacity' slots into 'out', which comes zeroed, and returns how many; 0 ends the
+ * sweep. Called again until then.
  */
 typedef int64_t (*kvc_sweep_fn)(void *context, kvc_sweep_slot *out, int64_t capacity);
 
 /*
  * Verify cached, idle slots that the engine lists through 'next', all bytes of the group's
- * coverage. Not inside a step. *swept_out (may be NULL): slots looked at. Returns KVC_OK,
- * violations included; KVC_E_STATE; KVC_E_CONFIG (no such group); KVC_E_INVALID_ARGUMENT (NULL; a
- * callback that returns more than its capacity).
+ * coverage. Not inside a step. With checks off it asks for none. *swept_out (may be NULL): slots
+ * looked at, also when a later call of 'next' made the sweep fail.
+ * Returns KVC_OK, violations included; KVC_E_STATE (a step is open); KVC_E_CONFIG (no such group);
+ * KVC_E_INVALID_ARGUMENT (NULL; a callback that returns less than 0 or more than its capacity).
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_sweep(kvc_guard *guard, int32_t group, kvc_sweep_fn next,
         void *context, int64_t *swept_out, void *stream);
@@ -1494,12 +1582,21 @@ enum {
 /*
  * A violation with what the guard knows around it.
  *
- *   victim_request    who reads the slot; -1 in a sweep
+ *   step              when it was found; in a sweep the last step
+ *   victim_request    who reads or writes the slot; -1 in a sweep
  *   victim_position   at which position, -1 if not known
- *   culprit_request   who stamped the slot last if that is not the victim, else -1
+ *   culprit_request   the other request that has to do with it, else -1: who stamped the slot last,
+ *                     or of an aliased slot the other owner. -1 where the cause blames nobody
+ *                     (bytes_damaged, never_written, nonfinite, out_of_range, wrong input); who
+ *                     stamped the slot last is always in violation.owner_request
  *   culprit_step      when, else -1
- *   step              when it was found
  *   slug              catalogue entry that explains it; static
+ *   group, group_name number and name of the group; the name lives as long as the guard
+ *   nonfinite_source_id, nonfinite_head, nonfinite_dim   with the reason 'nonfinite' where the first
+ *                     such value stands, else -1
+ *
+ * 'violation' names slots in the group's numbering; request_row is that of the victim. A violation
+ * of the mapping (two full slots on one window slot) names the full slot and no victim.
  */
 typedef struct kvc_finding {
 	kvc_violation violation;
@@ -1518,8 +1615,13 @@ typedef struct kvc_finding {
 } kvc_finding;
 
 /*
- * Take the next findings, in order.
- * Returns KVC_OK with *count_out of them (0 = nothing new); KVC_E_INVALID_ARGUMENT.
+ * Take the next findings, in order, also inside a step: those of step_begin are there before the
+ * forward pass.
+ *
+ *   out, capacity  room for the findings; out may be NULL if capacity is 0
+ *
+ * Returns KVC_OK with *count_out of them (0 = nothing new); KVC_E_INVALID_ARGUMENT (NULL, a negative
+ * capacity).
  */
 KVC_API KVC_NODISCARD kvc_status kvc_guard_poll(
         kvc_guard *guard, kvc_finding *out, int64_t capacity, int64_t *count_out, void *stream);
@@ -1528,20 +1630,23 @@ KVC_API KVC_NODISCARD kvc_status kvc_guard_poll(
 KVC_API const char *kvc_cause_name(int32_t cause);
 
 /*
- * A finding as text: the violation's stable first line, then who, where, why and what to do.
- * As kvc_violation_text(): returns the whole length, out may be NULL and 0.
+ * A finding as text: the violation's stable first line, then where, who stamped it last, the likely
+ * cause, what to do and the slug to explain, each on a line of its own that begins with two spaces.
+ * As kvc_violation_text(): returns the whole length, out may be NULL and 0. finding NULL: "" and 0.
+ * Threads: any.
  */
 KVC_API size_t kvc_finding_text(char *out, size_t out_bytes, const kvc_finding *finding);
 
-/* What a guard has done so far, over all groups. Set struct_bytes before the call. */
+/* What a guard has done so far, over all groups. Set struct_bytes before the call. A slot counts as
+ * often as it was looked at. */
 typedef struct kvc_guard_statistics {
 	size_t struct_bytes;
 	int64_t steps;
-	int64_t sources; /* strips of KV bytes covered */
+	int64_t sources; /* strips of KV bytes covered; those of coverage NONE are not */
 	int64_t slots_stamped;
-	int64_t slots_verified; /* the next three together */
+	int64_t slots_verified; /* first_read, rotated and swept together */
 	int64_t slots_first_read;
-	int64_t slots_rotated; /* within verify_budget */
+	int64_t slots_rotated; /* within verify_budget, or because it is -1 */
 	int64_t slots_swept;
 	int64_t slots_left_out; /* reads that no budget was left for */
 	int64_t slots_excluded; /* reads of slots that the same step wrote */

@@ -43,8 +43,8 @@ def check_includes(path, text):
         target = match.group(1)
         where = f"{path}:{line_of(text, match.start())}"
         folder = target.split("/")[0] if "/" in target else ""
-        if path.parts[0] == "cli" and (c_source.ROOT / "src" / target).exists():
-            yield f"{where}: the command includes {target}; it may use only the public header"
+        if path.parts[0] in {"cli", "bench"} and (c_source.ROOT / "src" / target).exists():
+            yield f"{where}: {path.parts[0]} includes {target}; it may use only the public header"
         if path.parts[0] == "src" and len(path.parts) > 2:
             if (c_source.ROOT / "cli" / target).exists():
                 yield f"{where}: the library includes {target} of the command"

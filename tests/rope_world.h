@@ -1,6 +1,7 @@
 /*
  * A call of kvc_rope_pool_fused with all its memory, and an oracle that looks at every byte of it
- * afterwards. Each buffer ends at a page that must not be touched, and is filled with 0xA5 first.
+ * afterwards. Each buffer lies between pages that must not be touched, ends where the second one
+ * begins, and is filled with 0xA5 first.
  *
  * The oracle works element by element, unlike the library: exact expected bits from the arithmetic
  * that SPEC section 2 defines, and for each rotated element the distance to the exact result in long
@@ -24,7 +25,9 @@
 #define FILL 0xA5
 #define BUFFER_MAX 16
 
-/* ---- memory that ends at a guard page ---- */
+/* ---- memory between two guard pages: it ends at the second one, or starts at the first ---- */
+
+static int buffers_at_front;
 
 struct buffer {
 	char *mapped;
@@ -39,12 +42,13 @@ static inline struct buffer buffer_new(size_t bytes)
 	struct buffer b;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	size_t whole = (bytes + page - 1) / page * page;
-	b.mapped_bytes = whole + page;
+	b.mapped_bytes = whole + 2 * page;
 	b.mapped = mmap(NULL, b.mapped_bytes, PROT_READ | PROT_WRITE,
 	        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	assert_true(b.mapped != MAP_FAILED);
-	assert_int_equal(mprotect(b.mapped + whole, page, PROT_NONE), 0);
-	b.data = b.mapped + whole - bytes;
+	assert_int_equal(mprotect(b.mapped, page, PROT_NONE), 0);
+	assert_int_equal(mprotect(b.mapped + page + whole, page, PROT_NONE), 0);
+	b.data = b.mapped + page + (buffers_at_front ? 0 : whole - bytes);
 	b.bytes = bytes;
 	b.before = malloc(bytes + 1);
 	memset(b.data, FILL, bytes);

@@ -236,6 +236,32 @@ static void odd_addresses_and_input_strides_of_any_sign(void **state)
 	world_free(&w);
 }
 
+/* Frameworks put anything into the stride of a dimension with one entry. */
+static void strides_of_single_entries_are_not_used(void **state)
+{
+	(void)state;
+	static const int64_t strides[] = { INT64_MAX, INT64_MIN + 1, -1, 0, INT64_MAX / 2 };
+	for (size_t i = 0; i < sizeof strides / sizeof *strides; i++) {
+		struct world w;
+		struct size size = { 1, 1, 1, 16, 16, 1 };
+		world_make(&w, size, KVC_BFLOAT16, KVC_BFLOAT16, KVC_INT64);
+		struct view *all[] = { &w.q, &w.k, &w.v, &w.q_out, &w.k_out, &w.k_pool, &w.v_pool };
+		for (size_t v = 0; v < 7; v++)
+			all[v]->strides[0] = all[v]->strides[1] = strides[i];
+		w.positions.strides[0] = w.slots.strides[0] = strides[i];
+		for (int pass = 0; pass < 2; pass++) {
+			world_snapshot(&w);
+			expect_ok(kvc_rope_pool_fused(&w.args, NULL));
+			world_in_place(&w);
+		}
+		for (size_t v = 0; v < 7; v++)
+			all[v]->strides[0] = all[v]->strides[1] = 16;
+		w.positions.strides[0] = w.slots.strides[0] = 1;
+		assert_memory_equal(w.k.buffer->data, w.k_pool.buffer->data, 32);
+		world_free(&w);
+	}
+}
+
 static void b22_head_sizes_that_are_no_power_of_two(void **state)
 {
 	(void)state;
@@ -732,6 +758,7 @@ int main(void)
 		cmocka_unit_test(pools_of_all_heads_first_are_written),
 		cmocka_unit_test(q_k_v_are_views_of_one_packed_projection),
 		cmocka_unit_test(odd_addresses_and_input_strides_of_any_sign),
+		cmocka_unit_test(strides_of_single_entries_are_not_used),
 		cmocka_unit_test(b22_head_sizes_that_are_no_power_of_two),
 		cmocka_unit_test(b24_a_single_head_of_k_is_rotated),
 		cmocka_unit_test(b30_fp8_rows_saturate_and_keep_nan),

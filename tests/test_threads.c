@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -107,6 +108,27 @@ static void number_of_threads_is_checked_and_reported(void **state)
 	assert_int_equal(kvc_get_num_threads(), 3);
 	assert_int_equal(kvc_set_num_threads(0), KVC_OK);
 	assert_true(kvc_get_num_threads() >= 1);
+}
+
+/* In a child without address space for stacks. The sanitizers do not survive that. */
+static void threads_that_cannot_start_leave_the_former_number(void **state)
+{
+	(void)state;
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+	pid_t child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		struct rlimit limit = { 1 << 20, 1 << 20 };
+		int good = kvc_set_num_threads(1) == KVC_OK && setrlimit(RLIMIT_AS, &limit) == 0 &&
+		           kvc_set_num_threads(64) == KVC_E_NO_MEMORY &&
+		           strcmp(kvc_last_error()->slug, "threads-not-started") == 0 &&
+		           kvc_get_num_threads() == 1;
+		_exit(good ? 0 : 1);
+	}
+	int status = 0;
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+#endif
 }
 
 struct nested {
@@ -269,6 +291,7 @@ int main(void)
 		cmocka_unit_test(small_calls_stay_on_the_callers_thread),
 		cmocka_unit_test(large_calls_reach_other_threads),
 		cmocka_unit_test(number_of_threads_is_checked_and_reported),
+		cmocka_unit_test(threads_that_cannot_start_leave_the_former_number),
 		cmocka_unit_test(nested_calls_run_inline),
 		cmocka_unit_test(several_threads_may_call_at_once),
 		cmocka_unit_test(a_forked_child_starts_its_own_workers),

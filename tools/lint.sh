@@ -3,7 +3,7 @@
 # and its catalogue generated ('make lint' sees to both).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-mapfile -t files < <(find src cli examples -name '*.c' | sort)
+mapfile -t files < <(find src cli bench examples -name '*.c' | sort)
 
 # Style findings of cppcheck contradict the house style here and there; what stays is what can be a
 # bug. varFuncNullUB is about a NULL that is the integer 0; here it is a pointer.

@@ -2,7 +2,7 @@
 # Brings the Debian packages that an action needs: installs what is missing when it may (root),
 # else prints the command that does and exits 2. What is there already, from Debian or elsewhere, is
 # left alone: each package is looked for by what it provides.
-# usage: tools/setup.sh GROUP...   (build, test, browser, sanitize, fuzz, lint, format)
+# usage: tools/setup.sh GROUP...   (build, test, peers, browser, sanitize, fuzz, lint, format)
 set -euo pipefail
 
 missing=()
@@ -43,6 +43,11 @@ need_group() {
 		need g++ command -v "${CXX:-c++}"
 		need libcmocka-dev pkg-config --exists cmocka
 		need libdlpack-dev has_header dlpack/dlpack.h
+		;;
+	peers)
+		need_group build
+		need g++ command -v "${CXX:-c++}"
+		need python3-venv python3 -c 'import ensurepip, venv'
 		;;
 	browser)
 		need chromium command -v chromium

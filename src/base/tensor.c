@@ -6,47 +6,12 @@
 /* How much longer than known a struct may be; a wild size must not make us read far. */
 #define STRUCT_TAIL_MAX 256
 
-int64_t kvc__dtype_bytes(kvc_dtype dtype)
-{
-	return dtype.lanes == 1 && dtype.bits % 8 == 0 ? dtype.bits / 8 : 0;
-}
-
-int kvc__dtype_equal(kvc_dtype a, kvc_dtype b)
-{
-	return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
-}
-
 int kvc__dtype_among(kvc_dtype dtype, const kvc_dtype *list, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
 		if (kvc__dtype_equal(dtype, list[i]))
 			return 1;
 	return 0;
-}
-
-char *kvc__tensor_data(const kvc_tensor *tensor)
-{
-	return (char *)tensor->data + tensor->byte_offset;
-}
-
-int64_t kvc__tensor_stride(const kvc_tensor *tensor, int32_t d)
-{
-	int64_t stride = 1;
-
-	if (tensor->strides)
-		return tensor->strides[d];
-	for (int32_t i = tensor->ndim - 1; i > d; i--)
-		stride *= tensor->shape[i];
-	return stride;
-}
-
-int64_t kvc__tensor_count(const kvc_tensor *tensor)
-{
-	int64_t count = 1;
-
-	for (int32_t d = 0; d < tensor->ndim; d++)
-		count *= tensor->shape[d];
-	return count;
 }
 
 int kvc__tensor_rows_contiguous(const kvc_tensor *tensor)
@@ -71,11 +36,6 @@ struct kvc__extent kvc__tensor_extent(const kvc_tensor *tensor)
 	extent.first = (uintptr_t)kvc__tensor_data(tensor) + (uintptr_t)(lowest * width);
 	extent.past = (uintptr_t)kvc__tensor_data(tensor) + (uintptr_t)((highest + 1) * width);
 	return extent;
-}
-
-int kvc__extents_meet(struct kvc__extent a, struct kvc__extent b)
-{
-	return a.first < b.past && b.first < a.past;
 }
 
 /* memcpy, because a tensor's byte_offset may leave its elements unaligned. */

@@ -29,9 +29,15 @@ struct kvc__extent {
 /* ---- element types ---- */
 
 /* Bytes of one element; 0 if that is no whole number, or if lanes is not 1. */
-int64_t kvc__dtype_bytes(kvc_dtype dtype);
+static inline int64_t kvc__dtype_bytes(kvc_dtype dtype)
+{
+	return dtype.lanes == 1 && dtype.bits % 8 == 0 ? dtype.bits / 8 : 0;
+}
 
-int kvc__dtype_equal(kvc_dtype a, kvc_dtype b);
+static inline int kvc__dtype_equal(kvc_dtype a, kvc_dtype b)
+{
+	return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
 
 /* Is 'dtype' one of the 'count' in 'list'? */
 int kvc__dtype_among(kvc_dtype dtype, const kvc_dtype *list, size_t count);
@@ -39,13 +45,32 @@ int kvc__dtype_among(kvc_dtype dtype, const kvc_dtype *list, size_t count);
 /* ---- access, for tensors that kvc__check_bounds() has passed ---- */
 
 /* First byte of element (0, 0, ...). */
-char *kvc__tensor_data(const kvc_tensor *tensor);
+static inline char *kvc__tensor_data(const kvc_tensor *tensor)
+{
+	return (char *)tensor->data + tensor->byte_offset;
+}
 
 /* Stride of dimension d in elements; without strides, that of the contiguous array. */
-int64_t kvc__tensor_stride(const kvc_tensor *tensor, int32_t d);
+static inline int64_t kvc__tensor_stride(const kvc_tensor *tensor, int32_t d)
+{
+	int64_t stride = 1;
+
+	if (tensor->strides)
+		return tensor->strides[d];
+	for (int32_t i = tensor->ndim - 1; i > d; i--)
+		stride *= tensor->shape[i];
+	return stride;
+}
 
 /* Number of elements. */
-int64_t kvc__tensor_count(const kvc_tensor *tensor);
+static inline int64_t kvc__tensor_count(const kvc_tensor *tensor)
+{
+	int64_t count = 1;
+
+	for (int32_t d = 0; d < tensor->ndim; d++)
+		count *= tensor->shape[d];
+	return count;
+}
 
 /* Is the last dimension contiguous (or too short for its stride to matter)? */
 int kvc__tensor_rows_contiguous(const kvc_tensor *tensor);
@@ -53,7 +78,10 @@ int kvc__tensor_rows_contiguous(const kvc_tensor *tensor);
 struct kvc__extent kvc__tensor_extent(const kvc_tensor *tensor);
 
 /* Do the two extents share a byte? */
-int kvc__extents_meet(struct kvc__extent a, struct kvc__extent b);
+static inline int kvc__extents_meet(struct kvc__extent a, struct kvc__extent b)
+{
+	return a.first < b.past && b.first < a.past;
+}
 
 /* Element i of a 1-D tensor of int32 or int64; any stride and alignment. */
 int64_t kvc__index_at(const kvc_tensor *tensor, int64_t i);

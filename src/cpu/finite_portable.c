@@ -78,12 +78,57 @@ int64_t kvc__nonfinite_portable(const kvc_source *source, int64_t slot, int64_t 
 	return found;
 }
 
-int kvc__slot_nonfinite(const kvc_group *group, int64_t slot)
+/*
+ * Eight bytes at a time: adding the lowest bit of the exponent to the exponent alone carries into
+ * the sign bit of an element exactly if all its exponent bits (for float8_e4m3fn: and mantissa
+ * bits) are set, and never further. 0 = every element is finite.
+ */
+static uint64_t words_nonfinite(const uint8_t *bytes, int64_t count, struct kind kind)
 {
+	uint64_t lanes = kind.bytes == 8 ? 1 : UINT64_MAX / ((UINT64_C(1) << 8 * kind.bytes) - 1);
+	uint64_t mask = kind.mask * lanes;
+	uint64_t lowest = (kind.mask & (~kind.mask + 1)) * lanes;
+	uint64_t signs = (kind.mask + (kind.mask & (~kind.mask + 1))) * lanes;
+	uint64_t found = 0, word;
+
+	for (int64_t at = 0; at + 8 <= count; at += 8) {
+		memcpy(&word, bytes + at, sizeof(word));
+		found |= ((word & mask) + lowest) & signs;
+	}
+	return found;
+}
+
+static int source_nonfinite(const kvc_source *source, int64_t slot)
+{
+	struct kind kind = kind_of(source->dtype);
+	uint8_t buffer[KVC__GATHER_BYTES];
 	int64_t first;
 
+	if (kind.bytes == 0)
+		return 0;
+	if (source->read_bytes % 8 != 0) /* a tail: element by element */
+		return kvc__nonfinite_portable(source, slot, &first) > 0;
+	if (!source->gather &&
+	        (source->head_count == 1 || source->head_stride_bytes == source->head_bytes)) {
+		const uint8_t *bytes = (const uint8_t *)source->base +
+		                       slot / source->page_size * source->row_stride_bytes +
+		                       slot % source->page_size * source->slot_stride_bytes;
+		return words_nonfinite(bytes, source->read_bytes, kind) != 0;
+	}
+	for (int64_t at = 0; at < source->read_bytes; at += KVC__GATHER_BYTES) {
+		int64_t left = source->read_bytes - at;
+		int64_t count = left < KVC__GATHER_BYTES ? left : KVC__GATHER_BYTES;
+		kvc__source_copy(source, slot, at, count, buffer);
+		if (words_nonfinite(buffer, count, kind))
+			return 1;
+	}
+	return 0;
+}
+
+int kvc__slot_nonfinite(const kvc_group *group, int64_t slot)
+{
 	for (int64_t i = 0; i < group->source_count; i++)
-		if (kvc__nonfinite_portable(&group->sources[i], slot, &first) > 0)
+		if (source_nonfinite(&group->sources[i], slot))
 			return 1;
 	return 0;
 }

@@ -5,6 +5,7 @@
 #ifndef KVC__CPU_ROPE_H
 #define KVC__CPU_ROPE_H
 
+#include "cpu/xxh3.h"
 #include "kvcanary.h"
 
 /* Element types that q, k, v and the pools can have. */
@@ -56,7 +57,11 @@ struct kvc__rope_job {
 	float k_scale, v_scale;
 	const kvc_rope *rope;
 	const kvc_stamp *stamp; /* NULL: none, or coverage none */
+	int streams; /* so large that stores past the caches pay: kvc__rope_stream_bytes */
 };
+
+/* Calls that write at least this many bytes stream. A variable for the tests alone. */
+extern int64_t kvc__rope_stream_bytes;
 
 int64_t kvc__index_read(const struct kvc__indices *indices, int64_t i);
 
@@ -72,7 +77,31 @@ void kvc__rope_angles(const kvc_rope *rope, int64_t position, float *cos_out, fl
 /* Tokens [begin, end) of the job; 'job' is a const struct kvc__rope_job. A kvc_range_fn. */
 void kvc__rope_rows_portable(void *job, int64_t begin, int64_t end);
 
-/* Add the shares of the pool rows at 'slot' to its record: stamp.c. */
-void kvc__stamp_slot(const struct kvc__rope_job *job, int64_t slot);
+/* The same bytes by vector instructions; which processors run which: dispatch.c. */
+#if defined(__x86_64__)
+void kvc__rope_rows_avx2(void *job, int64_t begin, int64_t end);
+void kvc__rope_rows_avx512(void *job, int64_t begin, int64_t end);
+#elif defined(__aarch64__)
+void kvc__rope_rows_neon(void *job, int64_t begin, int64_t end);
+#endif
+
+/* kvc__sincos() of 'count' angles, a multiple of 8: what the kernels compute, to the last bit. */
+typedef void (*kvc__sincos_fn)(
+        const double *angles, double *cos_out, double *sin_out, int64_t count);
+void kvc__sincos_portable(const double *angles, double *cos_out, double *sin_out, int64_t count);
+#if defined(__x86_64__)
+void kvc__sincos_avx2(const double *angles, double *cos_out, double *sin_out, int64_t count);
+void kvc__sincos_avx512(const double *angles, double *cos_out, double *sin_out, int64_t count);
+#elif defined(__aarch64__)
+void kvc__sincos_neon(const double *angles, double *cos_out, double *sin_out, int64_t count);
+#endif
+
+/*
+ * Add the shares of the rows just stored at 'slot' to its record: stamp.c. k and v: the pool's bytes,
+ * from the pool or from wherever else they still are in cache; heads 'k_stride' and 'v_stride' bytes
+ * apart. v is not read if the job has none.
+ */
+void kvc__stamp_rows(const struct kvc__rope_job *job, int64_t slot, const char *k, int64_t k_stride,
+        const char *v, int64_t v_stride, kvc__xxh3_fn xxh3);
 
 #endif /* KVC__CPU_ROPE_H */

@@ -32,6 +32,9 @@
 
 #define BLOCK 64 /* pairs; 2 * BLOCK elements of every array below */
 
+/* More than the caches of a core hold, and what follows reads little of it back soon. */
+int64_t kvc__rope_stream_bytes = 4 << 20;
+
 int64_t kvc__index_read(const struct kvc__indices *indices, int64_t i)
 {
 	const char *at = indices->data + i * indices->stride;
@@ -61,6 +64,12 @@ void kvc__rope_angles(const kvc_rope *rope, int64_t position, float *cos_out, fl
 		cos_out[i] = (float)(rope->attention_factor * c);
 		sin_out[i] = (float)(rope->attention_factor * s);
 	}
+}
+
+void kvc__sincos_portable(const double *angles, double *cos_out, double *sin_out, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++)
+		kvc__sincos(angles[i], &cos_out[i], &sin_out[i]);
 }
 
 /* ---- between raw elements and float32; count <= 2 * BLOCK ---- */
@@ -295,7 +304,8 @@ static void rope_token(const struct kvc__rope_job *job, int64_t token)
 		store_v_row(job, row_at(&job->v, token), row_at(&job->v_pool, slot));
 	/* Now, while the rows are in the nearest cache, hashing them costs no memory traffic. */
 	if (job->stamp)
-		kvc__stamp_slot(job, slot);
+		kvc__stamp_rows(job, slot, k_pool, job->k_pool.head_stride,
+		        row_at(&job->v_pool, slot), job->v_pool.head_stride, kvc__xxh3_portable);
 }
 
 void kvc__rope_rows_portable(void *job, int64_t begin, int64_t end)

@@ -78,11 +78,11 @@ static void gather_run(struct gather *gather, const struct row *row, int64_t at,
 	}
 }
 
-static uint64_t hash_row(const struct row *row, const kvc_stamp *stamp)
+static uint64_t hash_row(const struct row *row, const kvc_stamp *stamp, kvc__xxh3_fn xxh3)
 {
 	int contiguous = row->head_stride == row->dim_bytes || row->row_bytes == row->dim_bytes;
 	if (stamp->coverage == KVC_COVERAGE_ALL && contiguous)
-		return XXH3_64bits(row->first, (size_t)row->row_bytes);
+		return xxh3(row->first, (size_t)row->row_bytes);
 
 	struct gather gather;
 	gather.streaming = 0;
@@ -99,23 +99,24 @@ static uint64_t hash_row(const struct row *row, const kvc_stamp *stamp)
 	return gather_digest(&gather);
 }
 
-static uint64_t share_of(
-        const struct kvc__rope_job *job, const struct kvc__rows *pool, int64_t slot, uint64_t id)
+static uint64_t share_of(const struct kvc__rope_job *job, const char *first, int64_t head_stride,
+        uint64_t id, kvc__xxh3_fn xxh3)
 {
 	struct row row;
-	row.first = pool->data + slot * pool->row_stride;
-	row.head_stride = pool->head_stride;
+	row.first = first;
+	row.head_stride = head_stride;
 	row.dim_bytes = job->kv_dim * kvc__element_bytes(job->pool_element);
 	row.row_bytes = job->kv_heads * row.dim_bytes;
-	return kvc__fingerprint_share(hash_row(&row, job->stamp), id);
+	return kvc__fingerprint_share(hash_row(&row, job->stamp, xxh3), id);
 }
 
-void kvc__stamp_slot(const struct kvc__rope_job *job, int64_t slot)
+void kvc__stamp_rows(const struct kvc__rope_job *job, int64_t slot, const char *k, int64_t k_stride,
+        const char *v, int64_t v_stride, kvc__xxh3_fn xxh3)
 {
 	const kvc_stamp *stamp = job->stamp;
-	uint64_t sum = share_of(job, &job->k_pool, slot, stamp->k_id);
+	uint64_t sum = share_of(job, k, k_stride, stamp->k_id, xxh3);
 	if (job->v.data)
-		sum += share_of(job, &job->v_pool, slot, stamp->v_id);
+		sum += share_of(job, v, v_stride, stamp->v_id, xxh3);
 	/* Atomic, because two layers may be written at the same time by two threads of the engine, and
 	 * two tokens of this call may name one slot. */
 	char *record = (char *)stamp->records + slot * stamp->record_stride_bytes;

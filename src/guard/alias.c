@@ -22,6 +22,7 @@ void kvc__alias_mark(const kvc_guard *guard, struct kvc__guard_group *group)
 {
 	const struct kvc__step *step = &guard->step;
 
+	group->is_marked = 1;
 	for (int64_t i = 0; i < step->offsets[step->request_count]; i++) {
 		int64_t slot = group->slots[i];
 		if (is_stored_here(group, slot))
@@ -33,8 +34,9 @@ void kvc__alias_unmark(const kvc_guard *guard, struct kvc__guard_group *group)
 {
 	const struct kvc__step *step = &guard->step;
 
-	if (!step->offsets)
+	if (!group->is_marked)
 		return;
+	group->is_marked = 0;
 	for (int64_t i = 0; i < step->offsets[step->request_count]; i++) {
 		int64_t slot = group->slots[i];
 		if (is_stored_here(group, slot))
@@ -136,6 +138,29 @@ static int may_share(const struct kvc__step *step, const struct kvc__guard_group
 	return known && same_chain(group, before, slot_before_write(step, group, w, i));
 }
 
+/* The first position of [position, past) of request r whose slot the step writes, or past. Runs over
+ * every read of every step: one table entry and one bit each. */
+static int64_t next_written(const struct kvc__step *step, const struct kvc__guard_group *group,
+        int64_t r, int64_t position, int64_t past)
+{
+	const int32_t *table = step->table + step->rows[r] * step->table_stride;
+	const uint8_t *written = group->exclude;
+	uint64_t count = (uint64_t)group->group.record_count;
+
+	if (group->mapping.shape) {
+		while (position < past &&
+		        !kvc__guard_is_written(group, kvc__guard_translate(group, table[position])))
+			position++;
+		return position;
+	}
+	for (; position < past; position++) {
+		uint64_t slot = (uint64_t)(int64_t)table[position]; /* negative ones become large */
+		if (slot < count && (written[slot / 8] >> slot % 8 & 1))
+			break;
+	}
+	return position;
+}
+
 static void check_readers(kvc_guard *guard, struct kvc__guard_group *group, const int64_t *writer)
 {
 	struct kvc__step *step = &guard->step;
@@ -143,10 +168,11 @@ static void check_readers(kvc_guard *guard, struct kvc__guard_group *group, cons
 	for (int64_t r = 0; r < step->request_count; r++) {
 		struct kvc__entry *entry = &step->entries[r];
 		int64_t position = kvc__guard_window_start(group, entry->prefix);
-		for (; position < entry->prefix; position++) {
+		for (;; position++) {
+			position = next_written(step, group, r, position, entry->prefix);
+			if (position >= entry->prefix)
+				break;
 			int64_t slot = kvc__guard_slot_at(step, group, r, position);
-			if (!kvc__guard_is_written(group, slot))
-				continue;
 			/* What stands there is read for the first time in the next step. */
 			if (position < entry->read_to)
 				entry->read_to = position;

@@ -54,7 +54,9 @@ static int32_t cause_of_identity(const kvc_guard *guard, int64_t r, const kvc_vi
 	/* Nothing but the position is wrong: the right token was stored under a wrong number. */
 	if (identity == KVC_REASON_VERIFY_POSITION && (own || violation->expected_token >= 0))
 		return KVC_CAUSE_WRONG_POSITION;
-	if (identity == KVC_REASON_VERIFY_TOKEN)
+	/* Somebody else's token in the right place of a sound chain: a foreign prefix. Had its owner
+	 * computed a wrong token, the check of its input would have said so first. */
+	if (identity == KVC_REASON_VERIFY_TOKEN && (own || r < 0))
 		return KVC_CAUSE_WRONG_TOKEN;
 	return KVC_CAUSE_WRONG_SLOT;
 }

@@ -118,6 +118,7 @@ struct kvc__guard_group {
 	uint32_t *seen;   /* by slot: the step that last stamped or checked it */
 	uint8_t *exclude; /* bitmap: slots that the step writes */
 	int64_t exclude_bytes;
+	int is_marked; /* 'exclude' has bits set */
 	int64_t rotation;
 	struct kvc__chain *at_prefix; /* by row */
 	struct kvc__chain *at_window; /* by row, or NULL without a window */
@@ -166,6 +167,7 @@ struct kvc_guard {
 	int64_t noted;                 /* sequence number up to which contexts are filled */
 	struct kvc__guard_group **groups;
 	int32_t group_count;
+	int32_t group_capacity;
 	struct kvc__guard_row *rows; /* [options.request_rows] */
 	int32_t *snapshot;           /* [request_rows, snapshot_columns]: the table as last seen */
 	int64_t snapshot_columns;

@@ -202,13 +202,13 @@ kvc_status kvc__step_take(kvc_guard *guard, const kvc_guard_step *given)
 	struct kvc__step *step = &guard->step;
 	const int64_t *unused;
 
-	KVC__TAKE(&known, given, "kvc_guard_step");
+	KVC__TAKE(&known, given, "step");
 	if (known.step < 0 || known.step >= UINT32_MAX)
 		return kvc__fail_guard_value_out_of_range(
 		        -1, "step", known.step, 0, UINT32_MAX - 1);
 	if (known.step <= guard->last_step)
 		return kvc__fail_guard_step_order(-1, known.step, guard->last_step);
-	KVC__TAKE(&requests, known.requests, "kvc_requests");
+	KVC__TAKE(&requests, known.requests, "requests");
 	memset(step, 0, sizeof(*step));
 	step->given = known;
 	step->requests = requests;

@@ -39,6 +39,9 @@ kvc_status kvc__guard_grow(kvc_guard *guard, struct kvc__growing *memory, int64_
 {
 	void *larger;
 
+	/* Never NULL, not even for 0 bytes: callers lay out arrays in it. */
+	if (bytes < (int64_t)sizeof(int64_t))
+		bytes = (int64_t)sizeof(int64_t);
 	if (bytes <= memory->bytes)
 		return KVC_OK;
 	if (bytes < 2 * memory->bytes)
@@ -95,7 +98,7 @@ kvc_status kvc_guard_create(kvc_guard **out, const kvc_guard_options *options)
 
 	if (!out)
 		return kvc__fail_null_argument(-1, "out");
-	KVC__TAKE(&known, options, "kvc_guard_options");
+	KVC__TAKE(&known, options, "options");
 	KVC__TRY(check_guard_options(&known));
 	guard = kvc__alloc(1, sizeof(*guard));
 	if (!guard)
@@ -103,6 +106,7 @@ kvc_status kvc_guard_create(kvc_guard **out, const kvc_guard_options *options)
 	guard->memory_bytes = (int64_t)sizeof(*guard);
 	guard->options = known;
 	guard->last_step = -1;
+	guard->statistics.stale_nonfinite_slot = -1;
 	guard->ring = ring;
 	guard->ring.capacity = known.ring_capacity;
 	guard->ring.consumed = &guard->consumed;
@@ -261,7 +265,7 @@ static kvc_status fill_guard_group(
 static kvc_status make_room_for_group(kvc_guard *guard, int64_t slot_count)
 {
 	struct kvc__guard_group **groups;
-	int32_t count = guard->group_count;
+	int32_t count = guard->group_count, capacity = guard->group_capacity;
 	void *memory;
 
 	if (slot_count > guard->scratch_slots) {
@@ -270,12 +274,15 @@ static kvc_status make_room_for_group(kvc_guard *guard, int64_t slot_count)
 		guard->scratch = memory;
 		guard->scratch_slots = slot_count;
 	}
+	if (count < capacity)
+		return KVC_OK;
 	KVC__TRY(kvc__guard_alloc(guard, &memory, count + 1, sizeof(*groups)));
 	groups = memory;
 	if (count)
 		memcpy(groups, guard->groups, (size_t)count * sizeof(*groups));
-	kvc__guard_free(guard, guard->groups, count, sizeof(*groups));
+	kvc__guard_free(guard, guard->groups, capacity, sizeof(*groups));
 	guard->groups = groups;
+	guard->group_capacity = count + 1;
 	return KVC_OK;
 }
 
@@ -299,7 +306,7 @@ kvc_status kvc_guard_attach_group(
 		return kvc__fail_null_argument(-1, "guard");
 	if (!group_out)
 		return kvc__fail_null_argument(-1, "group_out");
-	KVC__TAKE(&given, group, "kvc_guard_group");
+	KVC__TAKE(&given, group, "group");
 	if (guard->last_step >= 0)
 		return kvc__fail_guard_attach_late(-1, guard->last_step);
 	KVC__TRY(check_guard_group(&given));

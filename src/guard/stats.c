@@ -33,7 +33,7 @@ kvc_status kvc_guard_stats(const kvc_guard *guard, kvc_guard_statistics *out)
 
 	if (!guard)
 		return kvc__fail_null_argument(-1, "guard");
-	KVC__TRY(kvc__check_struct(out, sizeof(now), sizeof(now), "kvc_guard_statistics"));
+	KVC__TRY(kvc__check_struct(out, sizeof(now), sizeof(now), "out"));
 	out_bytes = out->struct_bytes;
 	now = guard->statistics;
 	for (int32_t g = 0; g < guard->group_count; g++)

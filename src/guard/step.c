@@ -97,10 +97,8 @@ static kvc_status stamp_group(kvc_guard *guard, struct kvc__guard_group *group, 
 static kvc_status plan_step(kvc_guard *guard, const kvc_guard_step *given, void *stream)
 {
 	KVC__TRY(kvc__step_take(guard, given));
-	for (int32_t g = 0; g < guard->group_count; g++) {
-		guard->groups[g]->rotation_before = guard->groups[g]->rotation;
+	for (int32_t g = 0; g < guard->group_count; g++)
 		KVC__TRY(kvc__reads_plan_writes(guard, guard->groups[g], stream));
-	}
 	KVC__TRY(kvc__step_look(guard));
 	for (int32_t g = 0; g < guard->group_count; g++) {
 		KVC__TRY(take_group_slots(guard, guard->groups[g]));
@@ -142,9 +140,8 @@ static void give_valid_prefix(const struct kvc__step *step)
 /* Whatever became of the step, no mark of it stays. */
 static void unmark_step(kvc_guard *guard)
 {
-	for (int32_t g = 0; guard->options.checks && g < guard->group_count; g++)
-		if (guard->groups[g]->slots)
-			kvc__alias_unmark(guard, guard->groups[g]);
+	for (int32_t g = 0; g < guard->group_count; g++)
+		kvc__alias_unmark(guard, guard->groups[g]);
 }
 
 static kvc_status run_step(kvc_guard *guard, const kvc_guard_step *given, void *stream)
@@ -165,7 +162,7 @@ kvc_status kvc_guard_step_begin(kvc_guard *guard, const kvc_guard_step *step, vo
 	if (guard->step_open)
 		return kvc__fail_guard_step_open(-1, guard->last_step);
 	for (int32_t g = 0; g < guard->group_count; g++)
-		guard->groups[g]->slots = NULL;
+		guard->groups[g]->rotation_before = guard->groups[g]->rotation;
 	kvc_status status = run_step(guard, step, stream);
 	unmark_step(guard);
 	if (status != KVC_OK) {

@@ -84,6 +84,8 @@ static kvc_status run_sweep(kvc_guard *guard, struct kvc__guard_group *group, kv
 	KVC__TRY(kvc_plan_bind(
 	        &plan, group->plan_memory.data, group->group.device, KVC__SWEEP_CAPACITY, 0));
 	for (;;) {
+		/* Zeroed: an engine that knows nothing of namespaces need not set them. */
+		memset(room->listed, 0, sizeof(room->listed));
 		int64_t count = next(context, room->listed, KVC__SWEEP_CAPACITY);
 		if (count < 0 || count > KVC__SWEEP_CAPACITY)
 			return kvc__fail_guard_sweep_count(-1, count, KVC__SWEEP_CAPACITY);

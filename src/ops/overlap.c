@@ -34,10 +34,13 @@ static int apart_modulo(struct span a, struct span b, uint64_t period)
 	return distance >= a.bytes && b.bytes <= period - distance;
 }
 
+/* Unsigned, because the stride of a dimension with one entry is not bounded by anything; that it
+ * may wrap does no harm, since nothing then lies a stride away. */
 static uint64_t stride_bytes(const kvc_tensor *tensor, int32_t d)
 {
-	int64_t stride = kvc__tensor_stride(tensor, d) * kvc__dtype_bytes(tensor->dtype);
-	return (uint64_t)(stride < 0 ? -stride : stride);
+	int64_t stride = kvc__tensor_stride(tensor, d);
+	uint64_t magnitude = stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
+	return magnitude * (uint64_t)kvc__dtype_bytes(tensor->dtype);
 }
 
 int kvc__tensors_disjoint(const kvc_tensor *a, const kvc_tensor *b)

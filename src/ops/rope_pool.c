@@ -9,6 +9,7 @@
 #include "base/fp_mode.h"
 #include "base/tensor.h"
 #include "base/threads.h"
+#include "cpu/dispatch.h"
 #include "cpu/rope.h"
 #include "cuda/cuda.h"
 #include "ops/arguments.h"
@@ -20,12 +21,13 @@
 /* Work for one thread that is worth waking it: some 60 us at 8 GB/s. */
 #define GRAIN_BYTES (512 << 10)
 
-/* The call: its arguments with defaults filled in, and what the checks found out. */
+/* The call: its arguments, and what the checks found out. Both structs have had one version only, so
+ * they are read where they lie: copying them would take a fifth of a call for one token. */
 struct call {
-	kvc_rope_pool_args args;
-	kvc_stamp stamp;     /* a copy of the caller's; coverage none if there is none */
-	int64_t token_count; /* T */
-	int64_t row_count;   /* rows to process: n_valid, or T */
+	const kvc_rope_pool_args *args;
+	const kvc_stamp *stamp; /* NULL if nothing is to be stamped */
+	int64_t token_count;    /* T */
+	int64_t row_count;      /* rows to process: n_valid, or T */
 	int64_t q_dim;
 	int64_t kv_dim;
 	enum kvc__element element;
@@ -57,16 +59,13 @@ static kvc_status check_presence(const kvc_rope_pool_args *args)
 	return kvc__check_struct(args->rope, sizeof *args->rope, sizeof *args->rope, "rope");
 }
 
-/* The stamp with its defaults. One that covers nothing, or none at all, adds nothing. */
+/* One that covers nothing, or none at all, adds nothing. */
 static kvc_status take_stamp(struct call *call)
 {
-	const kvc_stamp initial = KVC_STAMP_INIT;
-	call->stamp = initial;
-	call->stamp.coverage = KVC_COVERAGE_NONE;
-	if (call->args.stamp) {
-		call->stamp = initial;
-		KVC__TAKE(&call->stamp, call->args.stamp, "stamp");
-	}
+	const kvc_stamp *stamp = call->args->stamp;
+	if (stamp)
+		KVC__TRY(kvc__check_struct(stamp, sizeof *stamp, sizeof *stamp, "stamp"));
+	call->stamp = stamp && stamp->coverage != KVC_COVERAGE_NONE ? stamp : NULL;
 	return KVC_OK;
 }
 
@@ -97,7 +96,7 @@ static int shapes_equal(const kvc_tensor *a, const kvc_tensor *b)
 /* Of q, k, v. head_dim 0 means q's, except that rows of K alone may be of another width than q. */
 static kvc_status check_qkv_shapes(struct call *call)
 {
-	const kvc_rope_pool_args *args = &call->args;
+	const kvc_rope_pool_args *args = call->args;
 	const kvc_tensor *q = args->q;
 	const kvc_tensor *k = args->k;
 	int k_only = !args->v;
@@ -120,7 +119,7 @@ static kvc_status check_qkv_shapes(struct call *call)
 
 static kvc_status check_other_shapes(const struct call *call)
 {
-	const kvc_rope_pool_args *args = &call->args;
+	const kvc_rope_pool_args *args = call->args;
 	const kvc_tensor *k = args->k;
 	const kvc_tensor *k_pool = args->k_pool;
 	int64_t positions = args->positions->shape[0];
@@ -143,8 +142,9 @@ static kvc_status check_other_shapes(const struct call *call)
 
 static int element_of(kvc_dtype dtype, enum kvc__element *out)
 {
-	const kvc_dtype known[] = { KVC_FLOAT32, KVC_FLOAT16, KVC_BFLOAT16, KVC_FLOAT8_E4M3FN,
-		KVC_FLOAT8_E5M2 }; /* in the order of enum kvc__element */
+	static const kvc_dtype known[] = { { KVC_CODE_FLOAT, 32, 1 }, { KVC_CODE_FLOAT, 16, 1 },
+		{ KVC_CODE_BFLOAT, 16, 1 }, { KVC_CODE_FLOAT8_E4M3FN, 8, 1 },
+		{ KVC_CODE_FLOAT8_E5M2, 8, 1 } }; /* in the order of enum kvc__element */
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
 		if (kvc__dtype_equal(dtype, known[i])) {
 			*out = (enum kvc__element)i;
@@ -163,7 +163,7 @@ static int is_fp8(kvc_dtype dtype)
 /* The two fixed messages, then types that do match but that nobody can rotate. */
 static kvc_status check_dtypes(struct call *call)
 {
-	const kvc_rope_pool_args *args = &call->args;
+	const kvc_rope_pool_args *args = call->args;
 	kvc_dtype q = args->q->dtype;
 	kvc_dtype k = args->k->dtype;
 	kvc_dtype v = args->v ? args->v->dtype : k;
@@ -183,7 +183,7 @@ static kvc_status check_dtypes(struct call *call)
 
 static kvc_status check_n_valid(struct call *call)
 {
-	int64_t n_valid = call->args.n_valid;
+	int64_t n_valid = call->args->n_valid;
 	if (n_valid < -1 || n_valid > call->token_count)
 		return kvc__fail_n_valid_out_of_range(-1, n_valid, call->token_count);
 	call->row_count = n_valid >= 0 ? n_valid : call->token_count;
@@ -213,7 +213,7 @@ static kvc_status check_output(
 
 static kvc_status check_where(struct call *call)
 {
-	const kvc_rope_pool_args *args = &call->args;
+	const kvc_rope_pool_args *args = call->args;
 	const struct kvc__named all[] = { { args->q, "q" }, { args->k, "k" }, { args->v, "v" },
 		{ args->positions, "positions" }, { args->slots, "slots" },
 		{ args->k_pool, "k_pool" }, { args->v_pool, "v_pool" }, { args->q_out, "q_out" },
@@ -233,7 +233,7 @@ static kvc_status check_rotary_range(
 
 static kvc_status check_rope(const struct call *call)
 {
-	const kvc_rope_pool_args *args = &call->args;
+	const kvc_rope_pool_args *args = call->args;
 	const kvc_rope *rope = args->rope;
 	if (rope->rotary_dim < 0 || rope->rotary_dim % 2 != 0 ||
 	        rope->rotary_dim > KVC_ROTARY_DIM_MAX)
@@ -250,7 +250,7 @@ static kvc_status check_scale(const struct call *call, float scale, const char *
 	if (call->pool_element == call->element) {
 		if (scale != 1.0f)
 			return kvc__fail_scale_without_fp8(
-			        -1, name, (double)scale, call->args.k_pool->dtype);
+			        -1, name, (double)scale, call->args->k_pool->dtype);
 	} else if (!(scale > 0.0f) || !isfinite(scale)) {
 		return kvc__fail_scale_out_of_range(-1, name, (double)scale);
 	}
@@ -259,14 +259,14 @@ static kvc_status check_scale(const struct call *call, float scale, const char *
 
 static kvc_status check_stamp(const struct call *call)
 {
-	const kvc_stamp *stamp = &call->stamp;
-	const kvc_tensor *k_pool = call->args.k_pool;
+	const kvc_stamp *stamp = call->stamp;
+	const kvc_tensor *k_pool = call->args->k_pool;
 	int64_t row_bytes =
 	        k_pool->shape[1] * k_pool->shape[2] * kvc__element_bytes(call->pool_element);
+	if (!stamp)
+		return KVC_OK;
 	if (stamp->coverage < KVC_COVERAGE_NONE || stamp->coverage > KVC_COVERAGE_ALL)
 		return kvc__fail_stamp_does_not_fit(-1, "coverage", stamp->coverage, "0, 1 or 2");
-	if (stamp->coverage == KVC_COVERAGE_NONE)
-		return KVC_OK;
 	if (!stamp->records && stamp->record_count > 0)
 		return kvc__fail_null_argument(-1, "stamp.records");
 	if ((uintptr_t)stamp->records % sizeof(int64_t) != 0)
@@ -306,25 +306,22 @@ static void add_tensor(struct tensors *all, const kvc_tensor *tensor, const char
 	}
 }
 
-static struct tensors list_tensors(const struct call *call)
+static void list_tensors(const struct call *call, struct tensors *all)
 {
-	const kvc_rope_pool_args *args = &call->args;
-	int stamps = call->stamp.coverage != KVC_COVERAGE_NONE;
-	struct tensors all;
-	all.count = 0;
-	add_tensor(&all, args->q, "q");
-	add_tensor(&all, args->k, "k");
-	add_tensor(&all, args->v, "v");
-	add_tensor(&all, args->positions, "positions");
-	add_tensor(&all, args->slots, "slots");
-	add_tensor(&all, args->rope->cos_sin ? &call->table : NULL, "cos_sin_cache");
-	all.first_output = all.count;
-	add_tensor(&all, args->q_out, "q_out");
-	add_tensor(&all, args->k_out, "k_out");
-	add_tensor(&all, args->k_pool, "k_pool");
-	add_tensor(&all, args->v_pool, "v_pool");
-	add_tensor(&all, stamps ? &call->records : NULL, "stamp.records");
-	return all;
+	const kvc_rope_pool_args *args = call->args;
+	all->count = 0;
+	add_tensor(all, args->q, "q");
+	add_tensor(all, args->k, "k");
+	add_tensor(all, args->v, "v");
+	add_tensor(all, args->positions, "positions");
+	add_tensor(all, args->slots, "slots");
+	add_tensor(all, args->rope->cos_sin ? &call->table : NULL, "cos_sin_cache");
+	all->first_output = all->count;
+	add_tensor(all, args->q_out, "q_out");
+	add_tensor(all, args->k_out, "k_out");
+	add_tensor(all, args->k_pool, "k_pool");
+	add_tensor(all, args->v_pool, "v_pool");
+	add_tensor(all, call->stamp ? &call->records : NULL, "stamp.records");
 }
 
 static kvc_status check_strides(const struct tensors *all)
@@ -342,17 +339,28 @@ static kvc_status check_strides(const struct tensors *all)
 	return KVC_OK;
 }
 
+/* The same tensor as input and output, exactly? */
+static int is_in_place(
+        const kvc_rope_pool_args *args, const kvc_tensor *out, const kvc_tensor *other)
+{
+	return ((out == args->q_out && other == args->q) ||
+	               (out == args->k_out && other == args->k)) &&
+	       kvc__tensors_same(out, other);
+}
+
+/* Extents once for each tensor; only those of a pair that meet call for a closer look. */
 static kvc_status check_rope_overlap(const struct call *call, const struct tensors *all)
 {
-	const kvc_rope_pool_args *args = &call->args;
+	struct kvc__extent extents[TENSOR_MAX];
+	for (size_t i = 0; i < all->count; i++)
+		extents[i] = kvc__tensor_extent(all->list[i].tensor);
 	for (size_t i = all->first_output; i < all->count; i++) {
 		for (size_t j = 0; j < i; j++) {
 			const kvc_tensor *out = all->list[i].tensor;
 			const kvc_tensor *other = all->list[j].tensor;
-			int in_place = ((out == args->q_out && other == args->q) ||
-			                       (out == args->k_out && other == args->k)) &&
-			               kvc__tensors_same(out, other);
-			if (!in_place && !kvc__tensors_disjoint(out, other))
+			if (kvc__extents_meet(extents[i], extents[j]) &&
+			        !is_in_place(call->args, out, other) &&
+			        !kvc__tensors_disjoint(out, other))
 				return kvc__fail_output_overlap(
 				        -1, all->list[i].name, all->list[j].name);
 		}
@@ -362,7 +370,8 @@ static kvc_status check_rope_overlap(const struct call *call, const struct tenso
 
 static kvc_status check_rope_memory(const struct call *call)
 {
-	struct tensors all = list_tensors(call);
+	struct tensors all;
+	list_tensors(call, &all);
 	for (size_t i = 0; i < all.count; i++)
 		KVC__TRY(kvc__check_bounds(all.list[i].tensor, all.list[i].name));
 	KVC__TRY(check_strides(&all));
@@ -374,8 +383,8 @@ static kvc_status check_rope_memory(const struct call *call)
 /* Memory that comes without a tensor, seen as one. */
 static void describe_table_and_records(struct call *call)
 {
-	const kvc_rope *rope = call->args.rope;
-	const kvc_stamp *stamp = &call->stamp;
+	const kvc_rope *rope = call->args->rope;
+	const kvc_stamp *stamp = call->stamp;
 	if (rope->cos_sin) {
 		call->table_shape[0] = rope->cos_sin_rows;
 		call->table_shape[1] = rope->rotary_dim;
@@ -386,7 +395,7 @@ static void describe_table_and_records(struct call *call)
 		call->table.strides = call->table_strides;
 		call->table.device = rope->cos_sin_device;
 	}
-	if (stamp->coverage != KVC_COVERAGE_NONE) {
+	if (stamp) {
 		call->records_shape[0] = stamp->record_count;
 		call->records_shape[1] = KVC_RECORD_BYTES;
 		call->records_strides[0] = stamp->record_stride_bytes;
@@ -399,7 +408,7 @@ static void describe_table_and_records(struct call *call)
 /* All checks that need no element of a tensor. */
 static kvc_status check_arguments(struct call *call)
 {
-	const kvc_rope_pool_args *args = &call->args;
+	const kvc_rope_pool_args *args = call->args;
 	KVC__TRY(check_presence(args));
 	KVC__TRY(take_stamp(call));
 	describe_table_and_records(call);
@@ -422,65 +431,74 @@ static kvc_status check_arguments(struct call *call)
 	return call->row_count == 0 ? KVC_OK : check_rope_memory(call);
 }
 
+/* In bytes. Wraps only where a dimension has one entry and its stride is never used. */
+static int64_t byte_stride(const kvc_tensor *tensor, int32_t d)
+{
+	uint64_t stride = (uint64_t)kvc__tensor_stride(tensor, d);
+	return (int64_t)(stride * (uint64_t)kvc__dtype_bytes(tensor->dtype));
+}
+
 static struct kvc__rows rows_of(const kvc_tensor *tensor)
 {
 	struct kvc__rows rows = { NULL, 0, 0 };
 	if (tensor) {
-		int64_t width = kvc__dtype_bytes(tensor->dtype);
 		rows.data = kvc__tensor_data(tensor);
-		rows.row_stride = kvc__tensor_stride(tensor, 0) * width;
-		rows.head_stride = kvc__tensor_stride(tensor, 1) * width;
+		rows.row_stride = byte_stride(tensor, 0);
+		rows.head_stride = byte_stride(tensor, 1);
 	}
 	return rows;
 }
 
 static struct kvc__indices indices_of(const kvc_tensor *tensor)
 {
-	int64_t width = kvc__dtype_bytes(tensor->dtype);
-	struct kvc__indices indices = { kvc__tensor_data(tensor),
-		kvc__tensor_stride(tensor, 0) * width, width == 8 };
+	struct kvc__indices indices = { kvc__tensor_data(tensor), byte_stride(tensor, 0),
+		tensor->dtype.bits == 64 };
 	return indices;
 }
 
-static struct kvc__rope_job make_job(const struct call *call)
+/* Bytes of q, k and v that a token moves, more or less. */
+static int64_t token_bytes_of(const struct kvc__rope_job *job)
 {
-	const kvc_rope_pool_args *args = &call->args;
-	int stamps = call->stamp.coverage != KVC_COVERAGE_NONE;
-	struct kvc__rope_job job = {
-		.token_count = call->row_count,
-		.q_heads = args->q->shape[1],
-		.kv_heads = args->k->shape[1],
-		.q_dim = call->q_dim,
-		.kv_dim = call->kv_dim,
-		.element = call->element,
-		.pool_element = call->pool_element,
-		.q = rows_of(args->q),
-		.k = rows_of(args->k),
-		.v = rows_of(args->v),
-		.q_out = rows_of(args->q_out),
-		.k_out = rows_of(args->k_out),
-		.k_pool = rows_of(args->k_pool),
-		.v_pool = rows_of(args->v_pool),
-		.positions = indices_of(args->positions),
-		.slots = indices_of(args->slots),
-		.reserved_slot = args->reserved_slot,
-		.rotary_offset = args->rotary_offset,
-		.q_rotary_offset = args->q_rotary_offset,
-		.position_count = args->rope->cos_sin ? args->rope->cos_sin_rows
-		                                      : (int64_t)KVC_POSITION_MAX + 1,
-		.k_scale = args->k_scale,
-		.v_scale = args->v_scale,
-		.rope = args->rope,
-		.stamp = stamps ? &call->stamp : NULL,
-	};
-	return job;
+	return (2 * job->q_heads * job->q_dim + 4 * job->kv_heads * job->kv_dim) *
+	       kvc__element_bytes(job->element);
+}
+
+/* Field by field: an initialiser would clear the whole struct first. */
+static void make_job(const struct call *call, struct kvc__rope_job *job)
+{
+	const kvc_rope_pool_args *args = call->args;
+	job->token_count = call->row_count;
+	job->q_heads = args->q->shape[1];
+	job->kv_heads = args->k->shape[1];
+	job->q_dim = call->q_dim;
+	job->kv_dim = call->kv_dim;
+	job->element = call->element;
+	job->pool_element = call->pool_element;
+	job->q = rows_of(args->q);
+	job->k = rows_of(args->k);
+	job->v = rows_of(args->v);
+	job->q_out = rows_of(args->q_out);
+	job->k_out = rows_of(args->k_out);
+	job->k_pool = rows_of(args->k_pool);
+	job->v_pool = rows_of(args->v_pool);
+	job->positions = indices_of(args->positions);
+	job->slots = indices_of(args->slots);
+	job->reserved_slot = args->reserved_slot;
+	job->rotary_offset = args->rotary_offset;
+	job->q_rotary_offset = args->q_rotary_offset;
+	job->position_count =
+	        args->rope->cos_sin ? args->rope->cos_sin_rows : (int64_t)KVC_POSITION_MAX + 1;
+	job->k_scale = args->k_scale;
+	job->v_scale = args->v_scale;
+	job->rope = args->rope;
+	job->stamp = call->stamp;
+	job->streams = job->token_count >= kvc__rope_stream_bytes / (token_bytes_of(job) + 1);
 }
 
 /* Tokens below which a second thread does not pay: the bytes moved decide. */
 static int64_t grain_of(const struct kvc__rope_job *job)
 {
-	int64_t token_bytes = (2 * job->q_heads * job->q_dim + 4 * job->kv_heads * job->kv_dim) *
-	                      kvc__element_bytes(job->element);
+	int64_t token_bytes = token_bytes_of(job);
 	return token_bytes >= GRAIN_BYTES ? 1 : GRAIN_BYTES / (token_bytes + 1) + 1;
 }
 
@@ -488,8 +506,8 @@ static int64_t grain_of(const struct kvc__rope_job *job)
 static kvc_status rope_on_cuda(
         const struct call *call, const struct kvc__rope_job *job, void *stream)
 {
-	const kvc_rope_pool_args *args = &call->args;
-	const struct tensors all = list_tensors(call);
+	const kvc_rope_pool_args *args = call->args;
+	struct tensors all;
 	const struct kvc__cuda_ops *cuda;
 	struct kvc__cuda_rope on_device = {
 		.job = job,
@@ -498,6 +516,7 @@ static kvc_status rope_on_cuda(
 		.report = args->report,
 	};
 
+	list_tensors(call, &all);
 	KVC__TRY(kvc__cuda_find(&cuda, call->device, "q"));
 	if (args->check_duplicates) {
 		if (!args->scratch)
@@ -516,34 +535,37 @@ static kvc_status rope_on_cuda(
 
 kvc_status kvc_rope_pool_fused(const kvc_rope_pool_args *args, void *stream)
 {
-	const kvc_rope_pool_args initial = KVC_ROPE_POOL_ARGS_INIT;
-	struct call call = { .args = initial };
+	const struct kvc__cpu_variant *cpu;
+	struct call call;
+	struct kvc__rope_job job;
 
-	KVC__TAKE(&call.args, args, "args");
+	KVC__TRY(kvc__cpu_choose(&cpu));
+	KVC__TRY(kvc__check_struct(args, sizeof *args, sizeof *args, "args"));
+	call.args = args;
 	KVC__TRY(check_arguments(&call));
 	if (call.row_count == 0)
 		return KVC_OK;
 
-	struct kvc__rope_job job = make_job(&call);
+	make_job(&call, &job);
 	if (kvc__is_cuda(call.device))
 		return rope_on_cuda(&call, &job, stream);
 
-	int64_t slot_count = call.args.k_pool->shape[0];
+	int64_t slot_count = call.args->k_pool->shape[0];
 	KVC__TRY(kvc__rope_check_positions(&job));
 	KVC__TRY(kvc__rope_check_slots(&job, slot_count));
-	if (call.args.check_duplicates)
+	if (call.args->check_duplicates)
 		KVC__TRY(kvc__rope_check_duplicates(&job, slot_count));
-	if (call.args.check_finite)
+	if (call.args->check_finite)
 		KVC__TRY(kvc__rope_check_finite(&job));
 
 	struct kvc__fp_mode mode = kvc__fp_enter();
-	kvc__parallel_for(job.token_count, grain_of(&job), kvc__rope_rows_portable, &job);
+	kvc__parallel_for(job.token_count, grain_of(&job), cpu->rope_rows, &job);
 	kvc__fp_leave(mode);
 
-	if (call.args.report) {
+	if (call.args->report) {
 		int64_t stored = kvc__rope_count_stored(&job);
-		call.args.report->rows_written += stored;
-		call.args.report->rows_skipped += job.token_count - stored;
+		call.args->report->rows_written += stored;
+		call.args->report->rows_skipped += job.token_count - stored;
 	}
 	return KVC_OK;
 }

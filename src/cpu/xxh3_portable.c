@@ -1,0 +1,9 @@
+#define XXH_INLINE_ALL
+#include "cpu/xxh3.h"
+
+#include <xxhash.h>
+
+uint64_t kvc__xxh3_portable(const void *bytes, size_t count)
+{
+	return XXH3_64bits(bytes, count);
+}

@@ -1,0 +1,3 @@
+# The help of replay and its list of faults.
+kvcanary replay --help
+kvcanary replay --list-faults
