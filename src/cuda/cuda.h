@@ -24,6 +24,8 @@ struct kvc__cuda_rope {
 struct kvc__cuda_ops {
 	kvc_status (*rope)(const struct kvc__cuda_rope *call, void *stream);
 	kvc_status (*report_init)(kvc_report *out, void *stream);
+	kvc_status (*ring_poll)(const kvc_ring *ring, kvc_violation *out, int64_t capacity,
+	        int64_t *count_out, void *stream);
 };
 
 /*

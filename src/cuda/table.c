@@ -8,6 +8,7 @@
 const struct kvc__cuda_ops kvc__cuda_table = {
 	.rope = kvc__cuda_rope,
 	.report_init = kvc__cuda_report_init,
+	.ring_poll = kvc__cuda_ring_poll,
 };
 
 #else
