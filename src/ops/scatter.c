@@ -1,6 +1,7 @@
 /*
- * kvc_scatter_req_token_ids(): on the CPU everything that can be wrong with a call is found here, in the order
- * of SPEC section 3, before the back end writes a word. On the device the kernel looks at the values.
+ * kvc_scatter_req_token_ids(): on the CPU everything that can be wrong with a call is found here, in
+ * the order of SPEC section 3, before the back end writes a word. On the device the kernel looks at
+ * the values.
  */
 #include "cpu/scatter.h"
 #include "cuda/cuda.h"
