@@ -662,6 +662,9 @@ typedef struct kvc_scatter_args {
  *   KVC_E_TOKEN_RANGE       where = index in flat_in; below 0 or above 2^31-1
  * With KVC_RULES_SGLANG a request with falling offsets is skipped, of two on one row the later
  * wins, and tokens are narrowed.
+ * On CUDA the call only enqueues, one launch; a request that the CPU would refuse is left out as a
+ * whole and counted in 'report', once, under the first of offsets, row, second request on a row and
+ * token. A row belongs to the first request with tokens and sound offsets on it.
  * Threads: any; two calls must not write one row at the same time.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_scatter_req_token_ids(
@@ -841,7 +844,8 @@ KVC_API KVC_NODISCARD kvc_status kvc_fingerprint(
  *   slots  int64 [n]; negative ones are skipped
  *
  * Returns KVC_OK, or, with nothing written, what kvc_group_check() returns, KVC_E_SHAPE,
- * KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_SLOT_RANGE (where = index). Threads: any, on disjoint slots.
+ * KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_SLOT_RANGE (where = index). On CUDA slots outside the records are
+ * skipped. Threads: any, on disjoint slots.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_canary_void(
         const kvc_group *group, const kvc_tensor *slots, void *stream);
@@ -855,8 +859,9 @@ KVC_API KVC_NODISCARD kvc_status kvc_canary_void(
  *
  * Returns KVC_OK, or, with nothing written, what kvc_group_check() returns, KVC_E_SHAPE,
  * KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_LENGTH (from, to and scratch differ), KVC_E_SLOT_RANGE and
- * KVC_E_SLOT_DUPLICATE (two entries of 'to' are equal; where = index). Threads: any, on disjoint
- * slots.
+ * KVC_E_SLOT_DUPLICATE (two entries of 'to' are equal; where = index). On CUDA pairs with a slot
+ * outside the records are skipped, and of two pairs with one destination it holds one or a mix.
+ * Threads: any, on disjoint slots.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_canary_copy(const kvc_group *group, const kvc_tensor *from,
         const kvc_tensor *to, const kvc_tensor *scratch, void *stream);
@@ -1024,6 +1029,10 @@ typedef struct kvc_plan_args {
  *   KVC_E_CONFIG            window < 0; a window without a mapping with KVC_RULES_SGLANG;
  *                           expected_tokens without valid_lens; an unknown rule
  *   KVC_E_ROW_RANGE         where = request; its row, a column or a mapping index is out of range
+ * On CUDA the call only enqueues, one launch and with 'rotation' at most two. An entry or seed whose
+ * slot or expected token cannot be read keeps its place with slot -1, as a predecessor it counts as
+ * -1. 'report' counts requests by row, column and length (cut so that no sum overflows), and each
+ * read outside the mapping, all under the request's index.
  * Threads: any, on different plans.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_canary_plan(
@@ -1153,6 +1162,8 @@ typedef struct kvc_ring {
  *   KVC_E_SLOT_DUPLICATE    without a ring; where = entry of the plan, or the full slot
  *   KVC_E_SLOT_RANGE        a planned slot or a mapped one lies outside the records
  *   and what kvc_group_check() returns, KVC_E_SHAPE, KVC_E_DTYPE, KVC_E_LENGTH (scratch, mapping)
+ * On CUDA the call only enqueues and needs a ring, whose rows come in any order; a planned or mapped
+ * slot outside the records is a row with slot_range, and counts of the plan are clamped.
  * Threads: any, each with its own scratch.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_canary_check_plan(const kvc_plan *plan, const kvc_group *group,

@@ -34,4 +34,7 @@ void kvc__ring_count(const kvc_ring *ring, const struct kvc__tally *tally);
 /* Refuse a ring that cannot be recorded into. NULL is fine: no ring. */
 kvc_status kvc__ring_check(const kvc_ring *ring);
 
+/* cuda-host-pointer if a ring on a CUDA device has memory that kernels cannot use. */
+kvc_status kvc__ring_check_pointers(const kvc_ring *ring);
+
 #endif

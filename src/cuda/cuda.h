@@ -10,7 +10,10 @@
 #define KVC__CUDA_H
 
 #include "base/error.h"
+#include "cpu/check_plan.h"
+#include "cpu/plan.h"
 #include "cpu/rope.h"
+#include "cpu/scatter.h"
 
 /* What rope_pool_fused needs besides the job: on the CPU the front door looks at these itself. */
 struct kvc__cuda_rope {
@@ -21,9 +24,47 @@ struct kvc__cuda_rope {
 	kvc_report *report; /* on the device, or NULL */
 };
 
+/* check_tokens: leave a request out wholly if one of its tokens is out of range. */
+struct kvc__cuda_scatter {
+	const struct kvc__scatter *job;
+	int sglang;
+	int check_tokens;
+	int allow_placeholder;
+	kvc_report *report;
+};
+
+/* job->total, first and emit_count are found on the device. */
+struct kvc__cuda_plan {
+	const struct kvc__plan *job;
+	int64_t *rotation;
+	kvc_report *report;
+};
+
+/* job->entry_count is found on the device, from 'plan'; there is a ring. */
+struct kvc__cuda_check_plan {
+	const struct kvc__check_plan *job;
+	const kvc_plan *plan;
+};
+
+/* Pairs of slots to copy, or with 'to' NULL slots to void. */
+struct kvc__cuda_records_call {
+	const kvc_group *group;
+	int64_t count;
+	const int64_t *from;
+	const int64_t *to;
+	int64_t *scratch; /* six words a pair, rows scratch_stride words apart */
+	int64_t scratch_stride;
+};
+
 struct kvc__cuda_ops {
 	kvc_status (*rope)(const struct kvc__cuda_rope *call, void *stream);
 	kvc_status (*report_init)(kvc_report *out, void *stream);
+	kvc_status (*scatter)(const struct kvc__cuda_scatter *call, void *stream);
+	kvc_status (*plan)(const struct kvc__cuda_plan *call, void *stream);
+	kvc_status (*check_plan)(const struct kvc__cuda_check_plan *call, void *stream);
+	kvc_status (*records)(const struct kvc__cuda_records_call *call, void *stream);
+	kvc_status (*ring_poll)(const kvc_ring *ring, kvc_violation *out, int64_t capacity,
+	        int64_t *count_out, void *stream);
 };
 
 /*

@@ -8,6 +8,11 @@
 const struct kvc__cuda_ops kvc__cuda_table = {
 	.rope = kvc__cuda_rope,
 	.report_init = kvc__cuda_report_init,
+	.scatter = kvc__cuda_scatter,
+	.plan = kvc__cuda_plan,
+	.check_plan = kvc__cuda_check_plan,
+	.records = kvc__cuda_records,
+	.ring_poll = kvc__cuda_ring_poll,
 };
 
 #else

@@ -8,5 +8,11 @@ extern const struct kvc__cuda_ops kvc__cuda_table;
 
 kvc_status kvc__cuda_rope(const struct kvc__cuda_rope *call, void *stream);
 kvc_status kvc__cuda_report_init(kvc_report *out, void *stream);
+kvc_status kvc__cuda_scatter(const struct kvc__cuda_scatter *call, void *stream);
+kvc_status kvc__cuda_plan(const struct kvc__cuda_plan *call, void *stream);
+kvc_status kvc__cuda_check_plan(const struct kvc__cuda_check_plan *call, void *stream);
+kvc_status kvc__cuda_records(const struct kvc__cuda_records_call *call, void *stream);
+kvc_status kvc__cuda_ring_poll(const kvc_ring *ring, kvc_violation *out, int64_t capacity,
+        int64_t *count_out, void *stream);
 
 #endif

@@ -1,6 +1,8 @@
 /* Checks that the operations share: arguments.h says what each one promises. */
 #include "ops/arguments.h"
 
+#include "cuda/cuda.h"
+
 kvc_status kvc__check_placement(const kvc_tensor *tensor, const char *name)
 {
 	int64_t width = kvc__dtype_bytes(tensor->dtype);
@@ -85,11 +87,19 @@ kvc_status kvc__check_capacity(const char *name, int64_t capacity)
 	return KVC_OK;
 }
 
+kvc_status kvc__check_usable_device(kvc_device device, const char *name)
+{
+	const struct kvc__cuda_ops *cuda;
+
+	return kvc__is_cuda(device) ? kvc__cuda_find(&cuda, device, name)
+	                            : kvc__check_device(device, name);
+}
+
 kvc_status kvc__take_plan(kvc_plan *out, const kvc_plan *given)
 {
 	KVC__TAKE(out, given, "plan");
 	KVC__TRY(kvc__check_capacity("verify_capacity", out->verify_capacity));
 	KVC__TRY(kvc__check_capacity("write_req_capacity", out->write_req_capacity));
-	KVC__TRY(kvc__check_device(out->device, "plan"));
+	KVC__TRY(kvc__check_usable_device(out->device, "plan"));
 	return check_plan_pointers(out);
 }

@@ -31,6 +31,9 @@ kvc_status kvc__check_placement(const kvc_tensor *tensor, const char *name);
  */
 kvc_status kvc__take_plan(kvc_plan *out, const kvc_plan *given);
 
+/* Is 'device' one that this build and machine work on? device-unknown, or what kvc__cuda_find() says. */
+kvc_status kvc__check_usable_device(kvc_device device, const char *name);
+
 /* Is the capacity one whose counts fit an int32? */
 kvc_status kvc__check_capacity(const char *name, int64_t capacity);
 

@@ -4,6 +4,7 @@
  */
 #include "cpu/check_plan.h"
 #include "cpu/ring.h"
+#include "cuda/cuda.h"
 #include "ops/arguments.h"
 #include "ops/batch.h"
 #include "ops/group.h"
@@ -23,19 +24,21 @@ static kvc_status check_scratch(const kvc_tensor *scratch, int64_t record_count)
 }
 
 static kvc_status check_claim_tensors(const kvc_plan *plan, const kvc_group *group,
-        const kvc_tensor *mapping, const kvc_tensor *scratch)
+        const kvc_tensor *mapping, const kvc_tensor *scratch, const kvc_ring *ring)
 {
 	const kvc_tensor stand_in = { .device = plan->device };
+	const kvc_tensor rows = { .device = ring ? ring->device : plan->device };
 	const struct kvc__named tensors[] = {
 		{ &stand_in, "plan" },
 		{ scratch, "scratch" },
 		{ mapping, "mapping" },
+		{ &rows, "ring" },
 	};
 
 	KVC__TRY(check_scratch(scratch, group->record_count));
 	if (mapping)
 		KVC__TRY(kvc__check_vector(mapping, "mapping", KVC_INT64, KVC__ANY_LENGTH));
-	return kvc__group_check_devices(group, tensors, sizeof(tensors) / sizeof(tensors[0]));
+	return kvc__group_check_same_device(group, tensors, sizeof(tensors) / sizeof(tensors[0]));
 }
 
 /* Scratch that is not zero would be taken for entries that are not there. */
@@ -92,25 +95,53 @@ static kvc_status fail_with(const struct kvc__aliases *found, const kvc_plan *pl
 	return KVC_OK;
 }
 
+static kvc_status check_plan_on_cuda(
+        const kvc_plan *plan, const struct kvc__check_plan *check, void *stream)
+{
+	const struct kvc__cuda_check_plan call = { check, plan };
+	const struct kvc__cuda_ops *cuda;
+	const struct {
+		const void *pointer;
+		const char *name;
+	} memory[] = {
+		{ plan->verify_num_valid, "verify_num_valid" },
+		{ plan->enable, "enable" },
+		{ plan->verify_capacity > 0 ? plan->verify_slot_indices : NULL, "plan" },
+		{ check->group.records, "group.records" },
+		{ check->group.owners, "group.owners" },
+		{ check->first_entry, "scratch" },
+		{ check->mapping, "mapping" },
+	};
+
+	if (!check->ring) /* nothing else could take what is found */
+		return kvc__fail_null_argument(-1, "ring");
+	KVC__TRY(kvc__cuda_find(&cuda, plan->device, "plan"));
+	for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
+		KVC__TRY(kvc__cuda_check_pointer(memory[i].pointer, memory[i].name));
+	KVC__TRY(kvc__ring_check_pointers(check->ring));
+	return cuda->check_plan(&call, stream);
+}
+
 kvc_status kvc_canary_check_plan(const kvc_plan *given, const kvc_group *given_group,
         const kvc_tensor *mapping, const kvc_tensor *scratch, const kvc_ring *ring, void *stream)
 {
 	kvc_plan plan = { 0 };
 	kvc_group group = KVC_GROUP_INIT;
-	int64_t entry_count;
+	int64_t entry_count = 0;
 
-	(void)stream; /* the CPU has none */
 	KVC__TRY(kvc__take_plan(&plan, given));
 	KVC__TRY(kvc__group_take(&group, given_group));
-	KVC__TRY(check_claim_tensors(&plan, &group, mapping, scratch));
 	KVC__TRY(kvc__ring_check(ring));
-	KVC__TRY(kvc__batch_count(&entry_count, plan.verify_num_valid, "verify_num_valid",
-	        plan.verify_capacity, KVC_RULES_OWN));
+	KVC__TRY(check_claim_tensors(&plan, &group, mapping, scratch, ring));
+	int on_cuda = kvc__is_cuda(group.device);
+	if (!on_cuda)
+		KVC__TRY(kvc__batch_count(&entry_count, plan.verify_num_valid, "verify_num_valid",
+		        plan.verify_capacity, KVC_RULES_OWN));
 
 	int64_t *first_entry = (int64_t *)(void *)kvc__tensor_data(scratch);
 	const struct kvc__check_plan check = {
 		.group = group,
-		.entry_count = *plan.enable ? entry_count : 0,
+		.entry_count = !on_cuda && *plan.enable ? entry_count : 0,
 		.slots = plan.verify_slot_indices,
 		.expected_tokens = plan.verify_expected_tokens,
 		.expected_positions = plan.verify_expected_positions,
@@ -121,6 +152,8 @@ kvc_status kvc_canary_check_plan(const kvc_plan *given, const kvc_group *given_g
 		.first_full = first_entry + kvc__tensor_stride(scratch, 0),
 		.ring = ring,
 	};
+	if (on_cuda)
+		return check_plan_on_cuda(&plan, &check, stream);
 	KVC__TRY(check_entry_slots(&check));
 	if (check.mapping)
 		KVC__TRY(check_mapped_slots(&check));

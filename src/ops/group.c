@@ -132,12 +132,15 @@ static kvc_status check_gather(const kvc_source *source, int64_t index)
 static kvc_status check_source(const kvc_group *group, int64_t index)
 {
 	const kvc_source *source = &group->sources[index];
+	int reads_table = source->gather && !kvc__is_cuda(group->device); /* else it lies there */
 
 	KVC__TRY(check_numbers(source, index));
 	if (source->row_count > 0 && !source->base)
 		return kvc__fail_null_argument(index, "base of a source");
-	KVC__TRY(
-	        source->gather ? check_gather(source, index) : check_strides_in_row(source, index));
+	if (reads_table)
+		KVC__TRY(check_gather(source, index));
+	else if (!source->gather)
+		KVC__TRY(check_strides_in_row(source, index));
 	int64_t slot_count = source->row_count * source->page_size;
 	if (slot_count < group->record_count)
 		return kvc__fail_source_too_few_slots(index, index, slot_count, source->row_count,
@@ -198,7 +201,7 @@ static kvc_status check_records(const kvc_group *group)
 kvc_status kvc__group_take(kvc_group *out, const kvc_group *given)
 {
 	KVC__TAKE(out, given, "group");
-	KVC__TRY(kvc__check_device(out->device, "group"));
+	KVC__TRY(kvc__check_usable_device(out->device, "group"));
 	KVC__TRY(check_options(out));
 	KVC__TRY(check_records(out));
 	KVC__TRY(check_count("group.sources", out->source_count, out->sources));
@@ -241,7 +244,7 @@ kvc_status kvc__group_check_slot_values(
 	return KVC_OK;
 }
 
-kvc_status kvc__group_check_devices(
+kvc_status kvc__group_check_same_device(
         const kvc_group *group, const struct kvc__named *list, size_t count)
 {
 	/* A tensor that stands for the group's device, so that the others can be compared. */
@@ -252,7 +255,23 @@ kvc_status kvc__group_check_devices(
 	records.device = group->device;
 	for (size_t i = 0; i < count; i++)
 		all[i + 1] = list[i];
-	return kvc__check_devices(all, count + 1);
+	return kvc__check_same_device(&records.device, all, count + 1);
+}
+
+kvc_status kvc__group_check_devices(
+        const kvc_group *group, const struct kvc__named *list, size_t count)
+{
+	KVC__TRY(kvc__group_check_same_device(group, list, count));
+	return kvc__check_device(group->device, "group");
+}
+
+kvc_status kvc__group_check_slot_vector(
+        const kvc_group *group, const kvc_tensor *slots, const char *name)
+{
+	struct kvc__named list[] = { { slots, name } };
+
+	KVC__TRY(kvc__check_vector(slots, name, KVC_INT64, KVC__ANY_LENGTH));
+	return kvc__group_check_same_device(group, list, 1);
 }
 
 kvc_status kvc__group_check_slots(

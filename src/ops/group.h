@@ -22,6 +22,14 @@ int64_t kvc__group_slot_limit(const kvc_group *group, int in_records);
 kvc_status kvc__group_check_devices(
         const kvc_group *group, const struct kvc__named *list, size_t count);
 
+/* The same for operations that work on CUDA too. */
+kvc_status kvc__group_check_same_device(
+        const kvc_group *group, const struct kvc__named *list, size_t count);
+
+/* A vector of int64 slots on the group's device, whatever its values. */
+kvc_status kvc__group_check_slot_vector(
+        const kvc_group *group, const kvc_tensor *slots, const char *name);
+
 /* A vector of int64 slots on the group's device, each below 'limit'; negative ones are fine. */
 kvc_status kvc__group_check_slots(
         const kvc_group *group, const kvc_tensor *slots, const char *name, int64_t limit);

@@ -1,9 +1,11 @@
 /*
  * kvc_canary_plan() and the memory of a plan. Everything that can be wrong with a call is found
- * here before the back end writes a word (SPEC section 4.2).
+ * here before the back end writes a word (SPEC section 4.2); what only the device can see, the kernel
+ * looks at.
  */
 #include "cpu/plan.h"
 
+#include "cuda/cuda.h"
 #include "ops/arguments.h"
 
 #include <string.h>
@@ -139,9 +141,10 @@ static kvc_status check_devices(const kvc_plan_args *args,
 		{ args->full_to_swa_index_mapping, "full_to_swa_index_mapping" },
 		{ args->exclude, "exclude" },
 	};
+	kvc_device device;
 
 	memcpy(all + 6, arrays, REQUEST_ARRAYS * sizeof(*arrays));
-	return kvc__check_devices(all, REQUEST_ARRAYS + 6);
+	return kvc__check_same_device(&device, all, REQUEST_ARRAYS + 6);
 }
 
 static kvc_status check_plan_options(const kvc_plan_args *args, const kvc_requests *requests)
@@ -163,7 +166,9 @@ static kvc_status check_plan_options(const kvc_plan_args *args, const kvc_reques
 /* By SGLang's rules a batch may be larger: its offsets and seeds are cut, its count is not. */
 static kvc_status check_batch(const kvc_plan_args *args, const kvc_plan *out, int64_t bs)
 {
-	if (bs > INT32_MAX || (args->rules == KVC_RULES_OWN && bs > out->write_req_capacity))
+	int may_cut = args->rules == KVC_RULES_SGLANG && !kvc__is_cuda(out->device);
+
+	if (bs > INT32_MAX || (!may_cut && bs > out->write_req_capacity))
 		return kvc__fail_plan_batch_exceeds_capacity(-1, bs, out->write_req_capacity);
 	return KVC_OK;
 }
@@ -330,6 +335,62 @@ static void store_counts(const struct kvc__plan *task)
 	*out->write_num_valid_reqs = (int32_t)task->request_count;
 }
 
+static kvc_status check_plan_addresses(const kvc_plan_args *args, const kvc_plan *out)
+{
+	const struct {
+		const void *pointer;
+		const char *name;
+	} outputs[] = {
+		{ out->verify_slot_indices, "verify_slot_indices" },
+		{ out->verify_expected_tokens, "verify_expected_tokens" },
+		{ out->verify_expected_positions, "verify_expected_positions" },
+		{ out->verify_prev_slot_indices, "verify_prev_slot_indices" },
+		{ out->verify_request, "verify_request" },
+		{ out->verify_num_valid, "verify_num_valid" },
+		{ out->enable, "enable" },
+		{ out->left_out, "left_out" },
+		{ out->write_offsets, "write_offsets" },
+		{ out->write_seed_slot_indices, "write_seed_slot_indices" },
+		{ out->write_num_valid_reqs, "write_num_valid_reqs" },
+		{ args->rotation, "rotation" },
+		{ args->report, "report" },
+	};
+	int64_t capacities = out->verify_capacity + out->write_req_capacity;
+
+	for (size_t i = 0; i < sizeof(outputs) / sizeof(outputs[0]); i++)
+		if (capacities > 0 || i >= 5) /* arrays of no entries may lie anywhere */
+			KVC__TRY(kvc__cuda_check_pointer(outputs[i].pointer, outputs[i].name));
+	return KVC_OK;
+}
+
+static kvc_status plan_on_cuda(const kvc_plan_args *args, const kvc_requests *requests,
+        const struct kvc__plan *task, void *stream)
+{
+	const struct kvc__cuda_ops *cuda;
+	const struct kvc__cuda_plan call = { task, args->rotation, args->report };
+	struct kvc__named arrays[REQUEST_ARRAYS];
+	const struct kvc__named tables[] = {
+		{ args->req_to_token, "req_to_token" },
+		{ args->expected_tokens, "expected_tokens" },
+		{ args->expected_tokens ? args->valid_lens : NULL, "valid_lens" },
+		{ args->full_to_swa_index_mapping, "full_to_swa_index_mapping" },
+		{ args->exclude, "exclude" },
+	};
+
+	KVC__TRY(kvc__cuda_find(&cuda, task->out->device, "plan"));
+	name_arrays(arrays, requests);
+	for (int i = 0; i < REQUEST_ARRAYS; i++)
+		if (arrays[i].tensor)
+			KVC__TRY(kvc__cuda_check_pointer(
+			        kvc__tensor_data(arrays[i].tensor), arrays[i].name));
+	for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
+		if (tables[i].tensor)
+			KVC__TRY(kvc__cuda_check_pointer(
+			        kvc__tensor_data(tables[i].tensor), tables[i].name));
+	KVC__TRY(check_plan_addresses(args, task->out));
+	return cuda->plan(&call, stream);
+}
+
 kvc_status kvc_canary_plan(kvc_plan *given_out, const kvc_plan_args *given, void *stream)
 {
 	kvc_plan_args args = KVC_PLAN_ARGS_INIT;
@@ -338,12 +399,13 @@ kvc_status kvc_canary_plan(kvc_plan *given_out, const kvc_plan_args *given, void
 	struct kvc__plan task;
 	struct kvc__plan_fault fault;
 
-	(void)stream; /* the CPU has none */
 	KVC__TRY(kvc__take_plan(&out, given_out));
 	KVC__TAKE(&args, given, "args");
 	KVC__TAKE(&requests, args.requests, "requests");
 	KVC__TRY(check_plan_tensors(&args, &requests, &out));
 	task = plan_of(&args, &requests, &out);
+	if (kvc__is_cuda(out.device))
+		return plan_on_cuda(&args, &requests, &task, stream);
 	KVC__TRY(check_requests(&task));
 	choose_entries(&task, args.rotation);
 	if (task.mapping && kvc__plan_find_unmapped(&task, &fault))

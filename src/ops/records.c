@@ -5,17 +5,40 @@
 
 #include <string.h>
 
+#include "cuda/cuda.h"
 #include "ops/arguments.h"
 #include "ops/group.h"
+
+static kvc_status records_on_cuda(const struct kvc__cuda_records_call *call, void *stream)
+{
+	const struct kvc__cuda_ops *cuda;
+
+	KVC__TRY(kvc__cuda_find(&cuda, call->group->device, "group"));
+	KVC__TRY(kvc__cuda_check_pointer(call->group->records, "group.records"));
+	KVC__TRY(kvc__cuda_check_pointer(call->group->owners, "group.owners"));
+	KVC__TRY(kvc__cuda_check_pointer(call->from, call->to ? "from" : "slots"));
+	KVC__TRY(kvc__cuda_check_pointer(call->to, "to"));
+	KVC__TRY(kvc__cuda_check_pointer(call->scratch, "scratch"));
+	return cuda->records(call, stream);
+}
 
 kvc_status kvc_canary_void(const kvc_group *group, const kvc_tensor *slots, void *stream)
 {
 	kvc_group taken = KVC_GROUP_INIT;
 
-	(void)stream;
 	KVC__TRY(kvc__group_take(&taken, group));
-	KVC__TRY(kvc__group_check_slots(&taken, slots, "slots", taken.record_count));
+	KVC__TRY(kvc__group_check_slot_vector(&taken, slots, "slots"));
 	const int64_t *values = (const void *)kvc__tensor_data(slots);
+	if (kvc__is_cuda(taken.device)) {
+		const struct kvc__cuda_records_call call = {
+			.group = &taken,
+			.count = slots->shape[0],
+			.from = values,
+		};
+		return call.count > 0 ? records_on_cuda(&call, stream) : KVC_OK;
+	}
+	KVC__TRY(kvc__group_check_slot_values(
+	        values, slots->shape[0], "slots", taken.record_count));
 	for (int64_t i = 0; i < slots->shape[0]; i++)
 		if (values[i] >= 0)
 			memset(kvc__record_at(&taken, values[i]), 0, KVC_RECORD_BYTES);
@@ -148,16 +171,13 @@ static kvc_status take_copy(struct copy *copy, const kvc_group *group, const kvc
 	if (scratch->shape[0] != copy->count)
 		return kvc__fail_canary_tensor_length(
 		        -1, "scratch", copy->count, scratch->shape[0]);
-	KVC__TRY(kvc__group_check_devices(&copy->group, list, 3));
-	int64_t limit = copy->group.record_count;
-	KVC__TRY(kvc__group_check_slots(&copy->group, from, "from", limit));
-	KVC__TRY(kvc__group_check_slots(&copy->group, to, "to", limit));
+	KVC__TRY(kvc__group_check_same_device(&copy->group, list, 3));
 
 	copy->from = (const void *)kvc__tensor_data(from);
 	copy->to = (const void *)kvc__tensor_data(to);
 	copy->scratch = kvc__tensor_data(scratch);
 	copy->scratch_stride_bytes = kvc__tensor_stride(scratch, 0) * (int64_t)sizeof(int64_t);
-	return check_destinations(copy);
+	return KVC_OK;
 }
 
 kvc_status kvc_canary_copy(const kvc_group *group, const kvc_tensor *from, const kvc_tensor *to,
@@ -165,8 +185,22 @@ kvc_status kvc_canary_copy(const kvc_group *group, const kvc_tensor *from, const
 {
 	struct copy copy = { .group = KVC_GROUP_INIT };
 
-	(void)stream;
 	KVC__TRY(take_copy(&copy, group, from, to, scratch));
+	if (kvc__is_cuda(copy.group.device)) {
+		const struct kvc__cuda_records_call call = {
+			.group = &copy.group,
+			.count = copy.count,
+			.from = copy.from,
+			.to = copy.to,
+			.scratch = (int64_t *)(void *)copy.scratch,
+			.scratch_stride = kvc__tensor_stride(scratch, 0),
+		};
+		return call.count > 0 ? records_on_cuda(&call, stream) : KVC_OK;
+	}
+	int64_t limit = copy.group.record_count;
+	KVC__TRY(kvc__group_check_slot_values(copy.from, copy.count, "from", limit));
+	KVC__TRY(kvc__group_check_slot_values(copy.to, copy.count, "to", limit));
+	KVC__TRY(check_destinations(&copy));
 	read_all(&copy);
 	write_all(&copy);
 	return KVC_OK;

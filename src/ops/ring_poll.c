@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/tensor.h"
+#include "cuda/cuda.h"
 
 static kvc_status check_pointer(const void *pointer, const char *name)
 {
@@ -30,6 +31,18 @@ kvc_status kvc__ring_check(const kvc_ring *ring)
 	return check_pointer(ring->counters, "ring.counters");
 }
 
+kvc_status kvc__ring_check_pointers(const kvc_ring *ring)
+{
+	if (!ring)
+		return KVC_OK;
+	KVC__TRY(kvc__cuda_check_pointer(ring->rows, "ring.rows"));
+	KVC__TRY(kvc__cuda_check_pointer(ring->consumed, "ring.consumed"));
+	KVC__TRY(kvc__cuda_check_pointer(ring->write_index, "ring.write_index"));
+	KVC__TRY(kvc__cuda_check_pointer(ring->counters, "ring.counters"));
+	KVC__TRY(kvc__cuda_check_pointer(ring->slot_run_counter, "ring.slot_run_counter"));
+	return kvc__cuda_check_pointer(ring->kernel_run_counter, "ring.kernel_run_counter");
+}
+
 /* Copy the row of 'sequence' to 'out', if it is there: it is not if the violation was dropped. */
 static int take_row(const kvc_ring *ring, int64_t sequence, kvc_violation *out)
 {
@@ -41,12 +54,21 @@ static int take_row(const kvc_ring *ring, int64_t sequence, kvc_violation *out)
 	return 1;
 }
 
+static kvc_status poll_on_cuda(const kvc_ring *ring, kvc_violation *out, int64_t capacity,
+        int64_t *count_out, void *stream)
+{
+	const struct kvc__cuda_ops *cuda;
+
+	KVC__TRY(kvc__cuda_find(&cuda, ring->device, "ring"));
+	KVC__TRY(kvc__ring_check_pointers(ring));
+	return cuda->ring_poll(ring, out, capacity, count_out, stream);
+}
+
 kvc_status kvc_ring_poll(const kvc_ring *ring, kvc_violation *out, int64_t capacity,
         int64_t *count_out, void *stream)
 {
 	int64_t count = 0;
 
-	(void)stream;
 	KVC__TRY(check_pointer(ring, "ring"));
 	KVC__TRY(check_pointer(count_out, "count_out"));
 	KVC__TRY(kvc__ring_check(ring));
@@ -54,6 +76,8 @@ kvc_status kvc_ring_poll(const kvc_ring *ring, kvc_violation *out, int64_t capac
 		return kvc__fail_ring_not_circular(-1, ring->columns);
 	if (capacity > 0)
 		KVC__TRY(check_pointer(out, "out"));
+	if (kvc__is_cuda(ring->device))
+		return poll_on_cuda(ring, out, capacity, count_out, stream);
 
 	int64_t found = __atomic_load_n(&ring->counters->violations, __ATOMIC_ACQUIRE);
 	int64_t consumed = *ring->consumed;

@@ -1,8 +1,10 @@
 /*
- * kvc_scatter_req_token_ids(): everything that can be wrong with a call is found here, in the order
- * of SPEC section 3, before the back end writes a word.
+ * kvc_scatter_req_token_ids(): on the CPU everything that can be wrong with a call is found here, in
+ * the order of SPEC section 3, before the back end writes a word. On the device the kernel looks at
+ * the values.
  */
 #include "cpu/scatter.h"
+#include "cuda/cuda.h"
 #include "ops/arguments.h"
 
 #include <string.h>
@@ -64,9 +66,11 @@ static kvc_status check_overlap(const struct kvc__named *inputs, const kvc_tenso
 
 static kvc_status check_memory(const struct kvc__named tensors[4])
 {
+	kvc_device device;
+
 	for (int i = 0; i < 4; i++)
 		KVC__TRY(kvc__check_bounds(tensors[i].tensor, tensors[i].name));
-	KVC__TRY(kvc__check_devices(tensors, 4));
+	KVC__TRY(kvc__check_same_device(&device, tensors, 4));
 	for (int i = 0; i < 4; i++) {
 		const kvc_tensor *tensor = tensors[i].tensor;
 		KVC__TRY(kvc__check_placement(tensor, tensors[i].name));
@@ -282,17 +286,39 @@ static void count_rows(kvc_report *report, const struct kvc__scatter *task)
 	}
 }
 
+static kvc_status scatter_on_cuda(
+        const kvc_scatter_args *args, const struct kvc__scatter *task, void *stream)
+{
+	const struct kvc__cuda_ops *cuda;
+	const struct kvc__cuda_scatter call = {
+		.job = task,
+		.sglang = args->rules == KVC_RULES_SGLANG,
+		.check_tokens = args->rules == KVC_RULES_OWN && !args->narrow,
+		.allow_placeholder = args->allow_placeholder,
+		.report = args->report,
+	};
+
+	KVC__TRY(kvc__cuda_find(&cuda, args->flat_in->device, "flat_in"));
+	KVC__TRY(kvc__cuda_check_pointer(task->flat, "flat_in"));
+	KVC__TRY(kvc__cuda_check_pointer(task->offsets, "offsets"));
+	KVC__TRY(kvc__cuda_check_pointer(task->rows, "req_pool_indices"));
+	KVC__TRY(kvc__cuda_check_pointer(task->table, "pool_out"));
+	KVC__TRY(kvc__cuda_check_pointer(args->report, "report"));
+	return cuda->scatter(&call, stream);
+}
+
 kvc_status kvc_scatter_req_token_ids(const kvc_scatter_args *given, void *stream)
 {
 	kvc_scatter_args args = KVC_SCATTER_ARGS_INIT;
 	struct kvc__scatter task;
 
-	(void)stream; /* the CPU has none */
 	KVC__TAKE(&args, given, "args");
 	KVC__TRY(check_scatter_tensors(&args));
 	if (args.req_pool_indices->shape[0] == 0 || args.flat_in->shape[0] == 0)
 		return KVC_OK;
 	task = scatter_of(&args);
+	if (kvc__is_cuda(args.flat_in->device))
+		return scatter_on_cuda(&args, &task, stream);
 	KVC__TRY(check_values(&task, &args));
 	kvc__scatter_store(&task);
 	count_rows(args.report, &task);

@@ -1,0 +1,52 @@
+/* Launching check_plan.cu: mark, judge, wipe. */
+#if defined(KVC_WITH_CUDA)
+
+#include "cuda/check_plan_params.h"
+#include "cuda/driver.h"
+#include "cuda/table.h"
+
+#define CLAIM_THREADS 256
+#define CLAIM_BLOCKS_MAX 2048
+
+static struct kvc__kernel mark_kernel = { "kvc_check_plan_mark", 0 };
+static struct kvc__kernel judge_kernel = { "kvc_check_plan_judge", 0 };
+static struct kvc__kernel wipe_kernel = { "kvc_check_plan_wipe", 0 };
+
+static struct kvc__check_plan_params check_params_of(const struct kvc__cuda_check_plan *call)
+{
+	const struct kvc__check_plan *job = call->job;
+	const kvc_group *group = &job->group;
+	const struct kvc__check_plan_params p = {
+		.records = group->records,
+		.record_count = group->record_count,
+		.record_stride = group->record_stride_bytes,
+		.owners = group->owners,
+		.reserved_slot = group->reserved_slot,
+		.source_id = group->source_count == 1 ? (int64_t)group->sources[0].id : -1,
+		.plan = *call->plan,
+		.mapping = job->mapping,
+		.full_count = job->full_count,
+		.first_entry = job->first_entry,
+		.first_full = job->first_full,
+		.ring = kvc__cuda_ring_of(job->ring),
+	};
+
+	return p;
+}
+
+kvc_status kvc__cuda_check_plan(const struct kvc__cuda_check_plan *call, void *stream)
+{
+	const struct kvc__check_plan_params p = check_params_of(call);
+	int64_t entries = p.plan.verify_capacity > p.full_count ? p.plan.verify_capacity
+	                                                        : p.full_count;
+	int64_t blocks = (entries + CLAIM_THREADS - 1) / CLAIM_THREADS;
+	struct kvc__launch launch = { .block = CLAIM_THREADS, .programmatic = 1 };
+
+	blocks = blocks < 1 ? 1 : blocks > CLAIM_BLOCKS_MAX ? CLAIM_BLOCKS_MAX : blocks;
+	launch.grid_x = (unsigned)blocks;
+	KVC__TRY(kvc__cuda_launch(&mark_kernel, &launch, &p, stream));
+	KVC__TRY(kvc__cuda_launch(&judge_kernel, &launch, &p, stream));
+	return kvc__cuda_launch(&wipe_kernel, &launch, &p, stream);
+}
+
+#endif

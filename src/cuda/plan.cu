@@ -1,0 +1,431 @@
+// kvc_canary_plan() on the device: the same bytes as src/cpu/plan_portable.c, in one launch.
+//
+// All entries of all requests, one request after the other, are the full list. Every block adds up
+// the requests' lengths for itself, 1024 requests (a tile) at a time, and so knows where each one
+// begins in the list and how long that is; then it writes its own piece of the plan, an equal share
+// of what is emitted, whatever the lengths of the requests. Reading the requests again in each block
+// costs less than a second launch, and no memory. Neighbouring threads write neighbouring entries.
+//
+// What the CPU refuses keeps its place here: a slot that cannot be read, or is not to be found in the
+// mapping, is -1, and so is the slot of an entry whose expected token cannot be read.
+//
+// *rotation may only move on when every block has read it: a single block does that itself, after
+// more of them a second kernel does (kvc_plan_turn).
+#include "cuda/device.cuh"
+#include "cuda/plan_params.h"
+
+#define THREADS 256
+#define WARPS (THREADS / 32)
+#define ITEMS 4 // requests of a thread, in a tile
+#define TILE (THREADS * ITEMS)
+
+// Predecessor codes, as in cpu/plan_portable.c.
+enum { PREV_CHAIN_START = -1, PREV_CHAIN_IN = -2, PREV_UNKNOWN = -3 };
+
+// ---- requests ----
+
+struct Span {
+	int64_t begin, end;
+	bool cut; // longer than any sum can bear
+};
+
+static __device__ __forceinline__ Span positions_of(
+        const kvc__plan_params &p, int64_t r, int64_t row)
+{
+	const kvc__plan &job = p.job;
+	Span span = { 0, row == 0 ? 0 : job.prefix_lens[r], false };
+	if (span.end < 0)
+		span.end = 0;
+	if (job.window > 0 && span.end > job.window)
+		span.begin = span.end - job.window;
+	if (job.start && job.start[r] > span.begin)
+		span.begin = job.start[r];
+	if (span.begin > span.end)
+		span.begin = span.end;
+	span.cut = span.end - span.begin > p.length_max;
+	if (span.cut)
+		span.end = span.begin + p.length_max;
+	return span;
+}
+
+static __device__ __forceinline__ int64_t write_count(
+        const kvc__plan_params &p, int64_t r, int64_t row)
+{
+	int64_t count = row == 0 ? 0 : p.job.extend_lens[r];
+	if (count < 0)
+		return 0;
+	return count > p.length_max ? p.length_max : count;
+}
+
+// ---- reading with bounds ----
+
+static __device__ __forceinline__ bool table_has(
+        const kvc__plan_table &table, int64_t row, int64_t column)
+{
+	return (uint64_t)row < (uint64_t)table.row_count &&
+	       (uint64_t)column < (uint64_t)table.column_count;
+}
+
+static __device__ __forceinline__ int64_t slot_at(
+        const kvc__plan_params &p, int64_t row, int64_t position)
+{
+	const kvc__plan_table &table = p.job.slots;
+	return table_has(table, row, position) ? table.data[row * table.row_stride + position] : -1;
+}
+
+// The slot as the plan's group numbers it; -1 and *unmapped if the mapping does not reach it.
+static __device__ __forceinline__ int64_t translate(
+        const kvc__plan_params &p, int64_t slot, bool *unmapped)
+{
+	*unmapped = false;
+	if (!p.job.mapping || slot < 0)
+		return slot;
+	*unmapped = slot >= p.job.mapping_count;
+	return *unmapped ? -1 : p.job.mapping[slot];
+}
+
+static __device__ __forceinline__ bool is_excluded(const kvc__plan_params &p, int64_t slot)
+{
+	return p.job.exclude && slot >= 0 && slot / 8 < p.job.exclude_bytes &&
+	       (p.job.exclude[slot / 8] >> slot % 8 & 1);
+}
+
+// Column of the token table for a position >= 0; negative if none is known there. A sum that
+// overflows comes out negative too, and no valid length reaches that far.
+static __device__ __forceinline__ int64_t token_column(
+        const kvc__plan_params &p, int64_t r, int64_t position)
+{
+	int64_t column = (int64_t)((uint64_t)position + (uint64_t)p.job.token_offset);
+	return column >= 0 && column < p.job.valid_lens[r] ? column : -1;
+}
+
+// ---- sums over the block ----
+
+// Sum over the threads before this one, *total over all. sums: [WARPS]. Barriers inside.
+static __device__ __forceinline__ int64_t sum_before(int64_t value, int64_t *sums, int64_t *total)
+{
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	int64_t sum = value, before = 0, all = 0;
+#pragma unroll
+	for (int step = 1; step < 32; step *= 2) {
+		int64_t lower = __shfl_up_sync(KVC__FULL_WARP, sum, step);
+		if (lane >= step)
+			sum += lower;
+	}
+	__syncthreads(); // the last sums have been read
+	if (lane == 31)
+		sums[warp] = sum;
+	__syncthreads();
+#pragma unroll
+	for (int i = 0; i < WARPS; i++) {
+		int64_t other = sums[i];
+		before += i < warp ? other : 0;
+		all += other;
+	}
+	*total = all;
+	return before + sum - value;
+}
+
+// One tile of requests: where each begins in the full list, and from which position on.
+struct Tile {
+	int64_t base[TILE + 1]; // [count] and on: the end of the tile
+	int64_t shift[TILE];    // position = number in the list + shift
+	int64_t row[TILE];
+};
+
+static __device__ __forceinline__ int64_t lengths_of_all(const kvc__plan_params &p, int64_t *sums)
+{
+	int64_t sum = 0, total;
+	for (int64_t r = threadIdx.x; r < p.job.request_count; r += THREADS) {
+		Span span = positions_of(p, r, p.job.rows[r]);
+		sum += span.end - span.begin;
+	}
+	sum_before(sum, sums, &total);
+	return total;
+}
+
+// Fill the tile that begins with request 'first'; its entries are number 'carry' and on of the
+// list. Returns the number after its last one.
+static __device__ __forceinline__ int64_t load_tile(
+        const kvc__plan_params &p, Tile &tile, int64_t *sums, int64_t first, int64_t carry)
+{
+	int64_t length[ITEMS], begin[ITEMS], row[ITEMS], sum = 0, total;
+	int at = threadIdx.x * ITEMS;
+#pragma unroll
+	for (int i = 0; i < ITEMS; i++) {
+		length[i] = begin[i] = row[i] = 0;
+		if (first + at + i < p.job.request_count) {
+			row[i] = p.job.rows[first + at + i];
+			Span span = positions_of(p, first + at + i, row[i]);
+			begin[i] = span.begin;
+			length[i] = span.end - span.begin;
+		}
+		sum += length[i];
+	}
+	int64_t base = carry + sum_before(sum, sums, &total);
+#pragma unroll
+	for (int i = 0; i < ITEMS; i++) {
+		tile.base[at + i] = base;
+		tile.shift[at + i] = begin[i] - base;
+		tile.row[at + i] = row[i];
+		base += length[i];
+	}
+	if (threadIdx.x == THREADS - 1)
+		tile.base[TILE] = base;
+	__syncthreads();
+	return carry + total;
+}
+
+// ---- entries ----
+
+// The last of requests [low, high) that begins at number g or before. base[low] <= g.
+static __device__ __forceinline__ int request_at(const int64_t *base, int low, int high, int64_t g)
+{
+	while (high - low > 1) {
+		int middle = (low + high) / 2;
+		if (base[middle] <= g)
+			low = middle;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+// Write numbers [from, to) of the list, which all lie in this tile, to places from + shift and on.
+static __device__ __forceinline__ void emit(const kvc__plan_params &p, const Tile &tile,
+        int64_t tile_first, int64_t from, int64_t to, int64_t shift)
+{
+	const kvc__plan &job = p.job;
+	int lane = threadIdx.x % 32, k = 0;
+	for (int64_t start = from; start < to; start += THREADS) {
+		int64_t g = start + threadIdx.x;
+		bool active = g < to;
+		if (active && g >= tile.base[k + 1])
+			k = request_at(tile.base, k + 1, TILE, g);
+		int64_t row = tile.row[k], position = active ? g + tile.shift[k] : 0;
+		bool head = g == tile.base[k], unmapped = false;
+		int64_t slot = active ? translate(p, slot_at(p, row, position), &unmapped) : -1;
+
+		// The neighbour has just translated the predecessor, unless it is another request's.
+		int64_t prev = __shfl_up_sync(KVC__FULL_WARP, slot, 1);
+		if (!active)
+			continue;
+		int64_t r = tile_first + k, j = g + shift;
+		if (position == 0) {
+			prev = PREV_CHAIN_START;
+		} else if (head && !job.sglang) {
+			prev = PREV_CHAIN_IN;
+		} else {
+			bool prev_unmapped = false;
+			if (lane == 0 || head)
+				prev = translate(p, slot_at(p, row, position - 1), &prev_unmapped);
+			// Where no entry of its own says so.
+			if (prev_unmapped && (head || j == 0))
+				kvc__report_row(p.report, KVC_REPORT_MAPPING_RANGE, r);
+			// -2 and -3 are codes that would silence the chain check.
+			if (!job.sglang && prev < -1)
+				prev = -1;
+			if (is_excluded(p, prev))
+				prev = PREV_UNKNOWN;
+		}
+		if (unmapped)
+			kvc__report_row(p.report, KVC_REPORT_MAPPING_RANGE, r);
+		if (is_excluded(p, slot))
+			slot = -1;
+		int64_t token = -1;
+		if (job.tokens.data) {
+			int64_t column = token_column(p, r, position);
+			if (column >= 0 && table_has(job.tokens, row, column))
+				token = job.tokens.data[row * job.tokens.row_stride + column];
+			else if (column >= 0)
+				slot = -1;
+		}
+		p.out.verify_slot_indices[j] = slot;
+		p.out.verify_prev_slot_indices[j] = prev;
+		p.out.verify_expected_positions[j] = position;
+		p.out.verify_expected_tokens[j] = token;
+		if (p.out.verify_request)
+			p.out.verify_request[j] = (int32_t)r;
+	}
+}
+
+// ---- writes, and what is out of range ----
+
+// What the CPU would refuse request r for, as its front door finds it, or -1.
+static __device__ __forceinline__ int refusal_of(
+        const kvc__plan_params &p, int64_t r, int64_t row, bool has_seed)
+{
+	const kvc__plan &job = p.job;
+	if (row == 0)
+		return -1;
+	if ((uint64_t)row >= (uint64_t)job.slots.row_count)
+		return KVC_REPORT_ROW_RANGE;
+	Span span = positions_of(p, r, row);
+	if (span.cut)
+		return KVC_REPORT_LENGTH;
+	if (span.begin == span.end && !has_seed)
+		return -1;
+	if (job.prefix_lens[r] > job.slots.column_count)
+		return KVC_REPORT_COLUMN_RANGE;
+	if (!job.tokens.data || span.begin == span.end)
+		return -1;
+	// The last position with a known token: its column is the largest.
+	int64_t last = span.end - 1, column = token_column(p, r, last);
+	if (column < 0) {
+		int64_t past = job.valid_lens[r];
+		last = (int64_t)((uint64_t)past - 1 - (uint64_t)job.token_offset);
+		if (past <= 0 || last < span.begin || last >= span.end ||
+		        token_column(p, r, last) < 0)
+			return -1;
+		column = past - 1;
+	}
+	if (row >= job.tokens.row_count)
+		return KVC_REPORT_ROW_RANGE;
+	return column >= job.tokens.column_count ? KVC_REPORT_COLUMN_RANGE : -1;
+}
+
+// Offsets and seeds of the requests of one tile. Returns the sum after it.
+static __device__ __forceinline__ int64_t write_tile(
+        const kvc__plan_params &p, int64_t *sums, int64_t first, int64_t carry)
+{
+	int64_t count[ITEMS], sum = 0, total;
+	int at = threadIdx.x * ITEMS;
+#pragma unroll
+	for (int i = 0; i < ITEMS; i++) {
+		int64_t r = first + at + i;
+		count[i] = r < p.job.request_count ? write_count(p, r, p.job.rows[r]) : 0;
+		sum += count[i];
+	}
+	int64_t offset = carry + sum_before(sum, sums, &total);
+#pragma unroll
+	for (int i = 0; i < ITEMS; i++) {
+		int64_t r = first + at + i, seed = -1;
+		if (r >= p.job.request_count)
+			break;
+		int64_t row = p.job.rows[r], prefix = p.job.prefix_lens[r];
+		bool has_seed = prefix > 0 && count[i] > 0, unmapped = false;
+		if (has_seed)
+			seed = translate(p, slot_at(p, row, prefix - 1), &unmapped);
+		offset += count[i];
+		p.out.write_offsets[r + 1] = offset;
+		p.out.write_seed_slot_indices[r] = seed;
+		if (!p.report)
+			continue;
+		if (unmapped)
+			kvc__report_row(p.report, KVC_REPORT_MAPPING_RANGE, r);
+		if (row != 0 && p.job.extend_lens[r] > p.length_max)
+			kvc__report_row(p.report, KVC_REPORT_LENGTH, r);
+		int reason = refusal_of(p, r, row, has_seed);
+		if (reason >= 0)
+			kvc__report_row(p.report, reason, r);
+	}
+	return carry + total;
+}
+
+static __device__ __forceinline__ int64_t writes_of_all_before(
+        const kvc__plan_params &p, int64_t *sums, int64_t end)
+{
+	int64_t sum = 0, total;
+	for (int64_t r = threadIdx.x; r < end; r += THREADS)
+		sum += write_count(p, r, p.job.rows[r]);
+	sum_before(sum, sums, &total);
+	return total;
+}
+
+// Tile number blockIdx.x, and each gridDim.x further.
+static __device__ __forceinline__ void write_tiles(const kvc__plan_params &p, int64_t *sums)
+{
+	int64_t count = p.job.request_count, threads = (int64_t)gridDim.x * THREADS;
+	for (int64_t first = (int64_t)blockIdx.x * TILE; first < count;
+	        first += (int64_t)gridDim.x * TILE)
+		write_tile(p, sums, first,
+		        first == 0 ? 0 : writes_of_all_before(p, sums, first));
+	if (blockIdx.x == 0 && threadIdx.x == 0)
+		p.out.write_offsets[0] = 0;
+	for (int64_t r = count + 1 + (int64_t)blockIdx.x * THREADS + threadIdx.x;
+	        r <= p.out.write_req_capacity; r += threads)
+		p.out.write_offsets[r] = 0;
+}
+
+// ---- the whole ----
+
+static __device__ __forceinline__ int64_t modulo(int64_t value, int64_t divisor)
+{
+	int64_t rest = value % divisor;
+	return rest < 0 ? rest + divisor : rest;
+}
+
+// Where *rotation goes from 'before'.
+static __device__ __forceinline__ int64_t turned(int64_t before, int64_t total, int64_t capacity)
+{
+	if (total == 0)
+		return before;
+	return total <= capacity ? 0 : modulo(modulo(before, total) + capacity, total);
+}
+
+KVC__KERNEL void __launch_bounds__(THREADS, 5) kvc_plan_emit(const __grid_constant__ kvc__plan_params p)
+{
+	__shared__ Tile tile;
+	__shared__ int64_t sums[WARPS];
+	int64_t count = p.job.request_count, capacity = p.out.verify_capacity;
+
+	kvc__wait_for_previous();
+	kvc__release_next();
+	int64_t rotation = p.rotation ? *(volatile int64_t *)p.rotation : 0;
+	int64_t total = count > TILE ? lengths_of_all(p, sums) : load_tile(p, tile, sums, 0, 0);
+
+	int64_t first = 0, emit_count = total;
+	if (total > capacity) {
+		emit_count = p.job.sglang ? 0 : capacity;
+		first = p.job.sglang ? 0 : modulo(rotation, total);
+	}
+	// This block's piece of the plan: whole lines of memory.
+	int64_t share = ((emit_count + gridDim.x - 1) / gridDim.x + 31) / 32 * 32;
+	int64_t begin = blockIdx.x * share, end = begin + share;
+	if (end > emit_count)
+		end = emit_count;
+
+	int64_t carry = 0;
+	for (int64_t t = 0; t < count && begin < end; t += TILE) {
+		int64_t past = count > TILE ? load_tile(p, tile, sums, t, carry) : total;
+		// The list, and once more after its end.
+		for (int lap = 0; lap < 2; lap++) {
+			int64_t shift = lap * total - first;
+			int64_t from = begin - shift, to = end - shift;
+			from = from > carry ? from : carry;
+			to = to < past ? to : past;
+			if (from < to)
+				emit(p, tile, t, from, to, shift);
+		}
+		carry = past;
+	}
+	write_tiles(p, sums);
+
+	if (blockIdx.x != 0)
+		return;
+	if (gridDim.x == 1)
+		__syncthreads(); // all have read *rotation
+	if (threadIdx.x != 0)
+		return;
+	*p.out.verify_num_valid = (int32_t)(total < capacity ? total : capacity);
+	*p.out.enable = !p.job.sglang || total <= capacity;
+	if (p.out.left_out)
+		*p.out.left_out = total - emit_count;
+	*p.out.write_num_valid_reqs = (int32_t)count;
+	if (p.report)
+		kvc__report_add(&p.report->rows_written, emit_count);
+	if (gridDim.x == 1 && p.rotation && !p.job.sglang)
+		*p.rotation = turned(rotation, total, capacity);
+}
+
+// After a plan of several blocks.
+KVC__KERNEL void __launch_bounds__(THREADS) kvc_plan_turn(
+        const __grid_constant__ kvc__plan_params p)
+{
+	__shared__ int64_t sums[WARPS];
+	kvc__wait_for_previous();
+	int64_t total = p.out.left_out ? *p.out.left_out + *p.out.verify_num_valid
+	                               : lengths_of_all(p, sums);
+	if (threadIdx.x == 0)
+		*p.rotation = turned(*p.rotation, total, p.out.verify_capacity);
+}

@@ -1,0 +1,14 @@
+/* What the scatter kernels are told, by value. Filled by launch_scatter.c, read by scatter.cu. */
+#ifndef KVC__CUDA_SCATTER_PARAMS_H
+#define KVC__CUDA_SCATTER_PARAMS_H
+
+#include "cpu/scatter.h"
+
+struct kvc__scatter_params {
+	struct kvc__scatter job; /* pointers on the device; in_order is not read */
+	kvc_report *report;      /* or NULL */
+	int32_t sglang;
+	int32_t allow_placeholder;
+};
+
+#endif
