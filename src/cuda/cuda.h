@@ -10,6 +10,7 @@
 #define KVC__CUDA_H
 
 #include "base/error.h"
+#include "cpu/canary.h"
 #include "cpu/rope.h"
 
 /* What rope_pool_fused needs besides the job: on the CPU the front door looks at these itself. */
@@ -21,11 +22,37 @@ struct kvc__cuda_rope {
 	kvc_report *report; /* on the device, or NULL */
 };
 
+/*
+ * The plan's counts and switches, which the CPU's front doors read and the device reads by itself;
+ * the fields of the job that they end up in are not looked at.
+ */
+struct kvc__cuda_write {
+	const struct kvc__write *job;
+	int64_t request_capacity;
+	const int32_t *num_valid;
+	const int32_t *check_steps; /* or NULL */
+	const int64_t *step;        /* or NULL */
+};
+
+struct kvc__cuda_verify {
+	const struct kvc__verify *job;
+	int64_t capacity;
+	const int32_t *num_valid;
+	const int32_t *enable;
+	const int64_t *left_out; /* or NULL */
+};
+
 struct kvc__cuda_ops {
 	kvc_status (*rope)(const struct kvc__cuda_rope *call, void *stream);
 	kvc_status (*report_init)(kvc_report *out, void *stream);
 	kvc_status (*ring_poll)(const kvc_ring *ring, kvc_violation *out, int64_t capacity,
 	        int64_t *count_out, void *stream);
+	kvc_status (*fingerprint)(uint64_t *out, const kvc_group *group, const int64_t *slots,
+	        int64_t count, void *stream);
+	kvc_status (*scan_finite)(kvc_finite_scan *out, const kvc_group *group,
+	        const int64_t *slots, int64_t count, void *stream);
+	kvc_status (*write)(const struct kvc__cuda_write *call, void *stream);
+	kvc_status (*verify)(const struct kvc__cuda_verify *call, void *stream);
 };
 
 /*

@@ -9,6 +9,10 @@ const struct kvc__cuda_ops kvc__cuda_table = {
 	.rope = kvc__cuda_rope,
 	.report_init = kvc__cuda_report_init,
 	.ring_poll = kvc__cuda_ring_poll,
+	.fingerprint = kvc__cuda_fingerprint,
+	.scan_finite = kvc__cuda_scan_finite,
+	.write = kvc__cuda_write,
+	.verify = kvc__cuda_verify,
 };
 
 #else

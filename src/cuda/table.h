@@ -10,5 +10,11 @@ kvc_status kvc__cuda_rope(const struct kvc__cuda_rope *call, void *stream);
 kvc_status kvc__cuda_report_init(kvc_report *out, void *stream);
 kvc_status kvc__cuda_ring_poll(const kvc_ring *ring, kvc_violation *out, int64_t capacity,
         int64_t *count_out, void *stream);
+kvc_status kvc__cuda_fingerprint(uint64_t *out, const kvc_group *group, const int64_t *slots,
+        int64_t count, void *stream);
+kvc_status kvc__cuda_scan_finite(kvc_finite_scan *out, const kvc_group *group,
+        const int64_t *slots, int64_t count, void *stream);
+kvc_status kvc__cuda_write(const struct kvc__cuda_write *call, void *stream);
+kvc_status kvc__cuda_verify(const struct kvc__cuda_verify *call, void *stream);
 
 #endif

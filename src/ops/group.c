@@ -5,6 +5,7 @@
 #include "ops/group.h"
 
 #include "cpu/hash.h"
+#include "cuda/cuda.h"
 #include "ops/arguments.h"
 
 /* ---- a source from a pool tensor ---- */
@@ -111,7 +112,8 @@ static kvc_status check_strides_in_row(const kvc_source *source, int64_t index)
 	return KVC_OK;
 }
 
-static kvc_status check_gather(const kvc_source *source, int64_t index)
+/* The table's offsets are looked at only where they lie in host memory; the device bounds them. */
+static kvc_status check_gather(const kvc_source *source, int64_t index, int on_host)
 {
 	int64_t slot_bytes = source->head_count * source->head_bytes;
 	int64_t unit = source->unit_bytes;
@@ -120,7 +122,7 @@ static kvc_status check_gather(const kvc_source *source, int64_t index)
 	        slot_bytes % unit != 0)
 		return kvc__fail_source_gather_units(index, index, unit, slot_bytes);
 	int64_t entries = source->page_size * (slot_bytes / unit);
-	for (int64_t i = 0; i < entries; i++) {
+	for (int64_t i = 0; on_host && i < entries; i++) {
 		int64_t offset = source->gather[i];
 		if (offset < 0 || offset > source->row_stride_bytes - unit)
 			return kvc__fail_source_gather_leaves_row(
@@ -136,8 +138,8 @@ static kvc_status check_source(const kvc_group *group, int64_t index)
 	KVC__TRY(check_numbers(source, index));
 	if (source->row_count > 0 && !source->base)
 		return kvc__fail_null_argument(index, "base of a source");
-	KVC__TRY(
-	        source->gather ? check_gather(source, index) : check_strides_in_row(source, index));
+	KVC__TRY(source->gather ? check_gather(source, index, !kvc__is_cuda(group->device))
+	                        : check_strides_in_row(source, index));
 	int64_t slot_count = source->row_count * source->page_size;
 	if (slot_count < group->record_count)
 		return kvc__fail_source_too_few_slots(index, index, slot_count, source->row_count,
@@ -195,10 +197,20 @@ static kvc_status check_records(const kvc_group *group)
 	return check_alignment("group.owners", group->owners);
 }
 
+/* A device of a known kind, and one that this process can use. */
+static kvc_status check_group_device(const kvc_group *group)
+{
+	const struct kvc__cuda_ops *cuda;
+
+	if (kvc__is_cuda(group->device))
+		return kvc__cuda_find(&cuda, group->device, "group");
+	return kvc__check_device(group->device, "group");
+}
+
 kvc_status kvc__group_take(kvc_group *out, const kvc_group *given)
 {
 	KVC__TAKE(out, given, "group");
-	KVC__TRY(kvc__check_device(out->device, "group"));
+	KVC__TRY(check_group_device(out));
 	KVC__TRY(check_options(out));
 	KVC__TRY(check_records(out));
 	KVC__TRY(check_count("group.sources", out->source_count, out->sources));
@@ -241,18 +253,47 @@ kvc_status kvc__group_check_slot_values(
 	return KVC_OK;
 }
 
-kvc_status kvc__group_check_devices(
+kvc_status kvc__group_check_same_device(
         const kvc_group *group, const struct kvc__named *list, size_t count)
 {
 	/* A tensor that stands for the group's device, so that the others can be compared. */
 	int64_t none[1] = { 0 };
 	kvc_tensor records = kvc_tensor_make(NULL, KVC_INT64, 1, none);
 	struct kvc__named all[KVC__GROUP_TENSORS_MAX + 1] = { { &records, "group" } };
+	kvc_device device;
 
 	records.device = group->device;
 	for (size_t i = 0; i < count; i++)
 		all[i + 1] = list[i];
-	return kvc__check_devices(all, count + 1);
+	return kvc__check_same_device(&device, all, count + 1);
+}
+
+kvc_status kvc__group_check_devices(
+        const kvc_group *group, const struct kvc__named *list, size_t count)
+{
+	KVC__TRY(kvc__group_check_same_device(group, list, count));
+	return kvc__check_device(group->device, "group");
+}
+
+kvc_status kvc__group_check_stated(const kvc_group *group, kvc_device device, const char *name)
+{
+	int64_t none[1] = { 0 };
+	kvc_tensor stand_in = kvc_tensor_make(NULL, KVC_INT64, 1, none);
+	struct kvc__named list[] = { { &stand_in, name } };
+
+	stand_in.device = device;
+	return kvc__group_check_same_device(group, list, 1);
+}
+
+kvc_status kvc__group_check_pointers(const kvc_group *group)
+{
+	KVC__TRY(kvc__cuda_check_pointer(group->records, "group.records"));
+	KVC__TRY(kvc__cuda_check_pointer(group->owners, "group.owners"));
+	for (int64_t i = 0; i < group->source_count; i++) {
+		KVC__TRY(kvc__cuda_check_pointer(group->sources[i].base, "base of a source"));
+		KVC__TRY(kvc__cuda_check_pointer(group->sources[i].gather, "gather of a source"));
+	}
+	return KVC_OK;
 }
 
 kvc_status kvc__group_check_slots(
