@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "cpu/check_plan.h"
 #include "cpu/plan.h"
+#include "cpu/canary.h"
 #include "cpu/rope.h"
 #include "cpu/scatter.h"
 
@@ -56,6 +57,26 @@ struct kvc__cuda_records_call {
 	int64_t scratch_stride;
 };
 
+/*
+ * The plan's counts and switches, which the CPU's front doors read and the device reads by itself;
+ * the fields of the job that they end up in are not looked at.
+ */
+struct kvc__cuda_write {
+	const struct kvc__write *job;
+	int64_t request_capacity;
+	const int32_t *num_valid;
+	const int32_t *check_steps; /* or NULL */
+	const int64_t *step;        /* or NULL */
+};
+
+struct kvc__cuda_verify {
+	const struct kvc__verify *job;
+	int64_t capacity;
+	const int32_t *num_valid;
+	const int32_t *enable;
+	const int64_t *left_out; /* or NULL */
+};
+
 struct kvc__cuda_ops {
 	kvc_status (*rope)(const struct kvc__cuda_rope *call, void *stream);
 	kvc_status (*report_init)(kvc_report *out, void *stream);
@@ -65,6 +86,12 @@ struct kvc__cuda_ops {
 	kvc_status (*records)(const struct kvc__cuda_records_call *call, void *stream);
 	kvc_status (*ring_poll)(const kvc_ring *ring, kvc_violation *out, int64_t capacity,
 	        int64_t *count_out, void *stream);
+	kvc_status (*fingerprint)(uint64_t *out, const kvc_group *group, const int64_t *slots,
+	        int64_t count, void *stream);
+	kvc_status (*scan_finite)(kvc_finite_scan *out, const kvc_group *group,
+	        const int64_t *slots, int64_t count, void *stream);
+	kvc_status (*write)(const struct kvc__cuda_write *call, void *stream);
+	kvc_status (*verify)(const struct kvc__cuda_verify *call, void *stream);
 };
 
 /*

@@ -143,10 +143,8 @@ static kvc_status find_kernel(struct kvc__kernel *kernel, CUkernel *out)
 kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch *launch,
         const void *params, void *stream)
 {
-	CUlaunchAttribute overlap = {
-		.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-		.value.programmaticStreamSerializationAllowed = 1,
-	};
+	CUlaunchAttribute attributes[2];
+	unsigned attribute_count = 0;
 	CUlaunchConfig config = {
 		.gridDimX = launch->grid_x,
 		.gridDimY = launch->grid_y ? launch->grid_y : 1,
@@ -156,16 +154,41 @@ kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch
 		.blockDimZ = 1,
 		.sharedMemBytes = launch->shared_bytes,
 		.hStream = (CUstream)stream,
-		.attrs = &overlap,
-		.numAttrs = launch->programmatic ? 1u : 0u,
+		.attrs = attributes,
 	};
 	void *arguments[1] = { (void *)(uintptr_t)params };
 	CUkernel handle;
 
+	memset(attributes, 0, sizeof(attributes));
+	if (launch->programmatic) {
+		attributes[attribute_count].id =
+		        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+		attributes[attribute_count++].value.programmaticStreamSerializationAllowed = 1;
+	}
+	if (launch->cluster) {
+		attributes[attribute_count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+		attributes[attribute_count].value.clusterDim.x = launch->cluster;
+		attributes[attribute_count].value.clusterDim.y = 1;
+		attributes[attribute_count++].value.clusterDim.z = 1;
+	}
+	config.numAttrs = attribute_count;
 	KVC__TRY(find_kernel(kernel, &handle));
 	/* A CUkernel may stand where a CUfunction is asked for: the driver takes the current context's. */
 	return kvc__driver_check(
 	        driver.launch(&config, (CUfunction)handle, arguments, NULL), kernel->name);
+}
+
+kvc_status kvc__cuda_chip(struct kvc__chip *out)
+{
+	CUdevice device = 0;
+
+	KVC__TRY(kvc__driver_check(driver.context_device(&device), "device of the context"));
+	KVC__TRY(kvc__driver_check(driver.device_attribute(&out->processors,
+	                                   CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+	        "multiprocessor count"));
+	return kvc__driver_check(driver.device_attribute(&out->has_clusters,
+	                                 CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device),
+	        "cluster launch");
 }
 
 /* ---- what the front doors call ---- */

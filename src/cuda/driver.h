@@ -53,6 +53,7 @@ struct kvc__launch {
 	unsigned block;
 	unsigned shared_bytes;
 	int programmatic; /* may start while the kernel before it ends; it waits by itself */
+	unsigned cluster; /* blocks that run side by side, 0: any */
 };
 
 /* A kernel by name, looked up once. Static storage, zero at first: one per launch site. */
@@ -63,6 +64,13 @@ struct kvc__kernel {
 
 kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch *launch,
         const void *params, void *stream);
+
+/* What the device of the current context is like, as far as launches depend on it. */
+struct kvc__chip {
+	int processors;
+	int has_clusters;
+};
+kvc_status kvc__cuda_chip(struct kvc__chip *out);
 
 /* Load every image into the process once; cuda-call-failed if the driver refuses one. */
 kvc_status kvc__cuda_load_images(const struct kvc__driver *driver);

@@ -13,6 +13,10 @@ const struct kvc__cuda_ops kvc__cuda_table = {
 	.check_plan = kvc__cuda_check_plan,
 	.records = kvc__cuda_records,
 	.ring_poll = kvc__cuda_ring_poll,
+	.fingerprint = kvc__cuda_fingerprint,
+	.scan_finite = kvc__cuda_scan_finite,
+	.write = kvc__cuda_write,
+	.verify = kvc__cuda_verify,
 };
 
 #else

@@ -1,6 +1,7 @@
 /* Requests and plans as write and verify take them: batch.h says what each function promises. */
 #include "ops/batch.h"
 
+#include "cuda/cuda.h"
 #include "ops/arguments.h"
 #include "ops/group.h"
 
@@ -36,7 +37,7 @@ kvc_status kvc__batch_take(
 			continue;
 		KVC__TRY(kvc__check_vector(named->tensor, named->name, KVC_INT64,
 		        i == 0 ? KVC__ANY_LENGTH : batch.count));
-		KVC__TRY(kvc__group_check_devices(group, named, 1));
+		KVC__TRY(kvc__group_check_same_device(group, named, 1));
 		batch.count = named->tensor->shape[0];
 		*fields[i].values = (const void *)kvc__tensor_data(named->tensor);
 	}
@@ -48,22 +49,23 @@ kvc_status kvc__batch_take(
 
 kvc_status kvc__batch_take_plan(kvc_plan *out, const kvc_plan *plan, const kvc_group *group)
 {
-	int64_t none[1] = { 0 };
-	kvc_tensor stand_in = kvc_tensor_make(NULL, KVC_INT64, 1, none);
-	struct kvc__named list[] = { { &stand_in, "plan" } };
-
 	KVC__TAKE(out, plan, "plan");
-	stand_in.device = out->device;
-	return kvc__group_check_devices(group, list, 1);
+	return kvc__group_check_stated(group, out->device, "plan");
 }
 
-kvc_status kvc__batch_count(
-        int64_t *out, const int32_t *count, const char *name, int64_t capacity, int32_t rules)
+kvc_status kvc__batch_check_count(const int32_t *count, const char *name, int64_t capacity)
 {
 	if (capacity < 0)
 		return kvc__fail_plan_count_range(-1, name, 0, capacity);
 	if (!count)
 		return kvc__fail_null_argument(-1, name);
+	return KVC_OK;
+}
+
+kvc_status kvc__batch_count(
+        int64_t *out, const int32_t *count, const char *name, int64_t capacity, int32_t rules)
+{
+	KVC__TRY(kvc__batch_check_count(count, name, capacity));
 	*out = *count;
 	if (rules == KVC_RULES_OWN && (*count < 0 || *count > capacity))
 		return kvc__fail_plan_count_range(-1, name, *count, capacity);
@@ -71,6 +73,17 @@ kvc_status kvc__batch_count(
 		*out = 0;
 	if (*out > capacity)
 		*out = capacity;
+	return KVC_OK;
+}
+
+kvc_status kvc__batch_check_pointers(const struct kvc__batch *batch)
+{
+	const int64_t *const arrays[] = { batch->rows, batch->prefix_lens, batch->namespaces,
+		batch->verify_chain_in, batch->write_chain_in, batch->chain_end,
+		batch->owner_request };
+
+	for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
+		KVC__TRY(kvc__cuda_check_pointer(arrays[i], "an array of requests"));
 	return KVC_OK;
 }
 

@@ -21,6 +21,12 @@ kvc_status kvc__batch_take_plan(kvc_plan *out, const kvc_plan *plan, const kvc_g
 kvc_status kvc__batch_count(
         int64_t *out, const int32_t *count, const char *name, int64_t capacity, int32_t rules);
 
+/* What of a count can be checked where it lies on a device. */
+kvc_status kvc__batch_check_count(const int32_t *count, const char *name, int64_t capacity);
+
+/* cuda-host-pointer if a batch on a CUDA device has memory that kernels cannot use. */
+kvc_status kvc__batch_check_pointers(const struct kvc__batch *batch);
+
 /* SGLang's rules: at most 4 sources. */
 kvc_status kvc__batch_check_sources(const kvc_group *group, int32_t rules);
 

@@ -4,6 +4,8 @@
  */
 #include "cpu/fingerprint.h"
 #include "base/threads.h"
+#include "cuda/cuda.h"
+#include "ops/arguments.h"
 #include "ops/group.h"
 
 struct fingerprint_task {
@@ -22,13 +24,34 @@ static void fingerprint_range(void *context, int64_t begin, int64_t end)
 		                       : kvc__fingerprint_portable(task->group, task->slots[i]);
 }
 
+/* The back end for a call on device memory, with its addresses checked. */
+static kvc_status find_cuda(const struct kvc__cuda_ops **cuda, const void *out,
+        const kvc_group *group, const kvc_tensor *slots)
+{
+	const struct kvc__named list[] = { { slots, "slots" } };
+
+	KVC__TRY(kvc__check_vector(slots, "slots", KVC_INT64, KVC__ANY_LENGTH));
+	KVC__TRY(kvc__group_check_same_device(group, list, 1));
+	if (slots->shape[0] > 0 && !out)
+		return kvc__fail_null_argument(-1, "out");
+	KVC__TRY(kvc__cuda_find(cuda, group->device, "group"));
+	KVC__TRY(kvc__group_check_pointers(group));
+	KVC__TRY(kvc__cuda_check_pointer(out, "out"));
+	return kvc__cuda_check_pointer(kvc__tensor_data(slots), "slots");
+}
+
 kvc_status kvc_fingerprint(
         uint64_t *out, const kvc_group *group, const kvc_tensor *slots, void *stream)
 {
 	kvc_group taken = KVC_GROUP_INIT;
+	const struct kvc__cuda_ops *cuda;
 
-	(void)stream;
 	KVC__TRY(kvc__group_take(&taken, group));
+	if (kvc__is_cuda(taken.device)) {
+		KVC__TRY(find_cuda(&cuda, out, &taken, slots));
+		return cuda->fingerprint(out, &taken, (const void *)kvc__tensor_data(slots),
+		        slots->shape[0], stream);
+	}
 	int64_t limit = kvc__group_slot_limit(&taken, 0);
 	KVC__TRY(kvc__group_check_slots(&taken, slots, "slots", limit));
 	if (slots->shape[0] > 0 && !out)
@@ -60,11 +83,16 @@ kvc_status kvc_canary_scan_finite(
 {
 	kvc_group taken = KVC_GROUP_INIT;
 	kvc_finite_scan scan = { 0, 0, -1, -1, -1, -1 };
+	const struct kvc__cuda_ops *cuda;
 
-	(void)stream;
 	if (!out)
 		return kvc__fail_null_argument(-1, "out");
 	KVC__TRY(kvc__group_take(&taken, group));
+	if (kvc__is_cuda(taken.device)) {
+		KVC__TRY(find_cuda(&cuda, out, &taken, slots));
+		return cuda->scan_finite(out, &taken, (const void *)kvc__tensor_data(slots),
+		        slots->shape[0], stream);
+	}
 	int64_t limit = kvc__group_slot_limit(&taken, 0);
 	KVC__TRY(kvc__group_check_slots(&taken, slots, "slots", limit));
 

@@ -5,6 +5,7 @@
 #include "ops/group.h"
 
 #include "cpu/hash.h"
+#include "cuda/cuda.h"
 #include "ops/arguments.h"
 
 /* ---- a source from a pool tensor ---- */
@@ -111,7 +112,8 @@ static kvc_status check_strides_in_row(const kvc_source *source, int64_t index)
 	return KVC_OK;
 }
 
-static kvc_status check_gather(const kvc_source *source, int64_t index)
+/* The table's offsets are looked at only where they lie in host memory; the device bounds them. */
+static kvc_status check_gather(const kvc_source *source, int64_t index, int on_host)
 {
 	int64_t slot_bytes = source->head_count * source->head_bytes;
 	int64_t unit = source->unit_bytes;
@@ -120,7 +122,7 @@ static kvc_status check_gather(const kvc_source *source, int64_t index)
 	        slot_bytes % unit != 0)
 		return kvc__fail_source_gather_units(index, index, unit, slot_bytes);
 	int64_t entries = source->page_size * (slot_bytes / unit);
-	for (int64_t i = 0; i < entries; i++) {
+	for (int64_t i = 0; on_host && i < entries; i++) {
 		int64_t offset = source->gather[i];
 		if (offset < 0 || offset > source->row_stride_bytes - unit)
 			return kvc__fail_source_gather_leaves_row(
@@ -132,15 +134,12 @@ static kvc_status check_gather(const kvc_source *source, int64_t index)
 static kvc_status check_source(const kvc_group *group, int64_t index)
 {
 	const kvc_source *source = &group->sources[index];
-	int reads_table = source->gather && !kvc__is_cuda(group->device); /* else it lies there */
 
 	KVC__TRY(check_numbers(source, index));
 	if (source->row_count > 0 && !source->base)
 		return kvc__fail_null_argument(index, "base of a source");
-	if (reads_table)
-		KVC__TRY(check_gather(source, index));
-	else if (!source->gather)
-		KVC__TRY(check_strides_in_row(source, index));
+	KVC__TRY(source->gather ? check_gather(source, index, !kvc__is_cuda(group->device))
+	                        : check_strides_in_row(source, index));
 	int64_t slot_count = source->row_count * source->page_size;
 	if (slot_count < group->record_count)
 		return kvc__fail_source_too_few_slots(index, index, slot_count, source->row_count,
@@ -251,11 +250,12 @@ kvc_status kvc__group_check_same_device(
 	int64_t none[1] = { 0 };
 	kvc_tensor records = kvc_tensor_make(NULL, KVC_INT64, 1, none);
 	struct kvc__named all[KVC__GROUP_TENSORS_MAX + 1] = { { &records, "group" } };
+	kvc_device device;
 
 	records.device = group->device;
 	for (size_t i = 0; i < count; i++)
 		all[i + 1] = list[i];
-	return kvc__check_same_device(&records.device, all, count + 1);
+	return kvc__check_same_device(&device, all, count + 1);
 }
 
 kvc_status kvc__group_check_devices(
@@ -272,6 +272,27 @@ kvc_status kvc__group_check_slot_vector(
 
 	KVC__TRY(kvc__check_vector(slots, name, KVC_INT64, KVC__ANY_LENGTH));
 	return kvc__group_check_same_device(group, list, 1);
+}
+
+kvc_status kvc__group_check_stated(const kvc_group *group, kvc_device device, const char *name)
+{
+	int64_t none[1] = { 0 };
+	kvc_tensor stand_in = kvc_tensor_make(NULL, KVC_INT64, 1, none);
+	struct kvc__named list[] = { { &stand_in, name } };
+
+	stand_in.device = device;
+	return kvc__group_check_same_device(group, list, 1);
+}
+
+kvc_status kvc__group_check_pointers(const kvc_group *group)
+{
+	KVC__TRY(kvc__cuda_check_pointer(group->records, "group.records"));
+	KVC__TRY(kvc__cuda_check_pointer(group->owners, "group.owners"));
+	for (int64_t i = 0; i < group->source_count; i++) {
+		KVC__TRY(kvc__cuda_check_pointer(group->sources[i].base, "base of a source"));
+		KVC__TRY(kvc__cuda_check_pointer(group->sources[i].gather, "gather of a source"));
+	}
+	return KVC_OK;
 }
 
 kvc_status kvc__group_check_slots(

@@ -5,6 +5,7 @@
 #include "cpu/canary.h"
 
 #include "cpu/ring.h"
+#include "cuda/cuda.h"
 #include "ops/arguments.h"
 #include "ops/batch.h"
 #include "ops/group.h"
@@ -37,7 +38,7 @@ static kvc_status take_tokens(struct kvc__write *out, const kvc_write_args *args
 	out->slots = values_of(args->slots);
 	out->expected_tokens = values_of(args->expected_tokens);
 	out->expected_positions = values_of(args->expected_positions);
-	return kvc__group_check_devices(&out->group, list, sizeof(list) / sizeof(list[0]));
+	return kvc__group_check_same_device(&out->group, list, sizeof(list) / sizeof(list[0]));
 }
 
 static kvc_status take_scratch(struct kvc__write *out, const kvc_tensor *scratch)
@@ -47,23 +48,35 @@ static kvc_status take_scratch(struct kvc__write *out, const kvc_tensor *scratch
 	if (!scratch)
 		return KVC_OK;
 	KVC__TRY(kvc__check_vector(scratch, "scratch", KVC_INT64, out->group.record_count));
-	KVC__TRY(kvc__group_check_devices(&out->group, list, 1));
+	KVC__TRY(kvc__group_check_same_device(&out->group, list, 1));
 	out->scratch = (void *)kvc__tensor_data(scratch);
 	return KVC_OK;
 }
 
-static kvc_status take_plan(struct kvc__write *out, const kvc_write_args *args)
+/* On a CUDA device the count lies there, too: request_count becomes the capacity. */
+static kvc_status take_plan(struct kvc__write *out, const kvc_write_args *args,
+        struct kvc__cuda_write *on_device)
 {
 	kvc_plan plan = { 0 };
+	int is_cuda = kvc__is_cuda(out->group.device);
 
 	KVC__TRY(kvc__batch_take_plan(&plan, args->plan, &out->group));
-	KVC__TRY(kvc__batch_count(&out->request_count, plan.write_num_valid_reqs,
-	        "plan.write_num_valid_reqs", plan.write_req_capacity, args->rules));
+	if (is_cuda) {
+		KVC__TRY(kvc__batch_check_count(plan.write_num_valid_reqs,
+		        "plan.write_num_valid_reqs", plan.write_req_capacity));
+		KVC__TRY(kvc__check_capacity("write_req_capacity", plan.write_req_capacity));
+		out->request_count = plan.write_req_capacity;
+		on_device->request_capacity = plan.write_req_capacity;
+		on_device->num_valid = plan.write_num_valid_reqs;
+	} else {
+		KVC__TRY(kvc__batch_count(&out->request_count, plan.write_num_valid_reqs,
+		        "plan.write_num_valid_reqs", plan.write_req_capacity, args->rules));
+	}
 	if (out->request_count > 0 && !plan.write_offsets)
 		return kvc__fail_null_argument(-1, "plan.write_offsets");
 	if (out->request_count > 0 && !plan.write_seed_slot_indices)
 		return kvc__fail_null_argument(-1, "plan.write_seed_slot_indices");
-	if (args->requests && out->request_count > out->batch.count && args->rules == KVC_RULES_OWN)
+	if (!is_cuda && args->requests && out->request_count > out->batch.count && args->rules == KVC_RULES_OWN)
 		return kvc__fail_canary_tensor_length(
 		        -1, "requests.req_pool_indices", out->request_count, out->batch.count);
 	out->offsets = plan.write_offsets;
@@ -92,28 +105,68 @@ static kvc_status check_entries(const struct kvc__write *write)
 	return KVC_OK;
 }
 
+static kvc_status write_on_cuda(struct kvc__cuda_write *call, const kvc_write_args *args, void *stream)
+{
+	const struct kvc__write *write = call->job;
+	const struct kvc__cuda_ops *cuda;
+	const struct {
+		const void *pointer;
+		const char *name;
+	} all[] = {
+		{ write->offsets, "plan.write_offsets" },
+		{ write->seeds, "plan.write_seed_slot_indices" },
+		{ call->num_valid, "plan.write_num_valid_reqs" },
+		{ write->tokens, "tokens" },
+		{ write->positions, "positions" },
+		{ write->slots, "slots" },
+		{ write->expected_tokens, "expected_tokens" },
+		{ write->expected_positions, "expected_positions" },
+		{ write->scratch, "scratch" },
+		{ args->check_steps, "check_steps" },
+		{ args->step, "step" },
+	};
+
+	KVC__TRY(kvc__cuda_find(&cuda, write->group.device, "group"));
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		KVC__TRY(kvc__cuda_check_pointer(all[i].pointer, all[i].name));
+	KVC__TRY(kvc__group_check_pointers(&write->group));
+	KVC__TRY(kvc__batch_check_pointers(&write->batch));
+	KVC__TRY(kvc__ring_check_pointers(write->ring));
+	/* A mark in the scratch has 32 bits for its entry. */
+	if (write->token_count > INT32_MAX)
+		return kvc__fail_canary_tensor_length(
+		        -1, "tokens", INT32_MAX, write->token_count);
+	call->check_steps = args->check_steps;
+	call->step = args->step;
+	return cuda->write(call, stream);
+}
+
 kvc_status kvc_canary_write(const kvc_write_args *args, void *stream)
 {
 	kvc_write_args taken = KVC_WRITE_ARGS_INIT;
 	struct kvc__write write = { .group = KVC_GROUP_INIT };
+	struct kvc__cuda_write on_device = { .job = &write };
 
-	(void)stream;
 	KVC__TAKE(&taken, args, "args");
 	KVC__TRY(kvc__check_rules(taken.rules));
 	KVC__TRY(kvc__group_take(&write.group, taken.group));
 	KVC__TRY(kvc__batch_check_sources(&write.group, taken.rules));
 	KVC__TRY(kvc__ring_check(taken.ring));
+	if (taken.ring)
+		KVC__TRY(kvc__group_check_stated(&write.group, taken.ring->device, "ring"));
 	KVC__TRY(kvc__batch_take(&write.batch, taken.requests, &write.group));
-	KVC__TRY(take_plan(&write, &taken));
+	KVC__TRY(take_plan(&write, &taken, &on_device));
 	KVC__TRY(take_tokens(&write, &taken));
 	KVC__TRY(take_scratch(&write, taken.scratch));
+	write.launch_tag = taken.launch_tag;
+	write.ring = taken.ring;
+	write.rules = taken.rules;
+	if (kvc__is_cuda(write.group.device))
+		return write_on_cuda(&on_device, &taken, stream);
 	if (taken.rules == KVC_RULES_OWN)
 		KVC__TRY(check_entries(&write));
 	write.check_steps = taken.check_steps && *taken.check_steps != 0;
 	write.step = taken.step ? (uint32_t)*taken.step : 0;
-	write.launch_tag = taken.launch_tag;
-	write.ring = taken.ring;
-	write.rules = taken.rules;
 	kvc__write_portable(&write);
 	return KVC_OK;
 }

@@ -1,0 +1,99 @@
+/* Launching verify.cu: which kernel a call gets, by rule, and what it is told. */
+#if defined(KVC_WITH_CUDA)
+
+#include "cuda/driver.h"
+#include "cuda/table.h"
+#include "cuda/verify_params.h"
+
+_Static_assert(sizeof(struct kvc__verify_params) <= KVC__PARAMS_BYTES_MAX, "one launch takes it");
+
+/* Blocks a multiprocessor that are resident at once; the grid is no larger, and each block loops. */
+#define VERIFY_LIGHT_BLOCKS 3
+#define VERIFY_ROW_BLOCKS 5
+#define VERIFY_TILE_BLOCKS 5
+
+enum { VERIFY_LIGHT, VERIFY_ROWS, VERIFY_TILES, VERIFY_KINDS };
+
+static struct kvc__kernel verify_kernels[VERIFY_KINDS][2] = {
+	{ { "kvc_verify_light", 0 }, { "kvc_verify_light_large", 0 } },
+	{ { "kvc_verify_rows", 0 }, { "kvc_verify_rows_large", 0 } },
+	{ { "kvc_verify_tiles", 0 }, { "kvc_verify_tiles_large", 0 } },
+};
+static struct kvc__kernel prefix_kernel = { "kvc_verify_prefix", 0 };
+
+static void set_verify_params(
+        struct kvc__verify_params *p, const struct kvc__cuda_verify *call)
+{
+	const struct kvc__verify *job = call->job;
+	int own = job->rules == KVC_RULES_OWN;
+
+	p->records = kvc__cuda_records_of(&job->group);
+	p->batch = kvc__cuda_batch_of(&job->batch);
+	p->ring = kvc__cuda_ring_of(job->ring);
+	p->capacity = call->capacity;
+	p->slots = job->slots;
+	p->expected_tokens = job->expected_tokens;
+	p->expected_positions = job->expected_positions;
+	p->prev_slots = job->prev_slots;
+	p->request = job->request;
+	p->num_valid = call->num_valid;
+	p->enable = call->enable;
+	p->left_out = call->left_out;
+	p->valid_prefix = job->valid_prefix;
+	p->launch_tag = job->launch_tag;
+	p->own_rules = own;
+	p->compare_bytes =
+	        !own || (job->check_bytes && job->group.coverage != KVC_COVERAGE_NONE);
+	p->check_tokens = job->check_tokens;
+	p->check_finite = own && job->check_finite;
+}
+
+/* A thread an entry where no rows are long; else by what the fingerprint needs. */
+static int pick_kernel(const struct kvc__verify_params *p)
+{
+	int is_light = !p->check_finite && (!p->compare_bytes || p->sources.head.all_short);
+
+	if (is_light)
+		return VERIFY_LIGHT;
+	return p->sources.head.is_splitmix && p->compare_bytes ? VERIFY_TILES : VERIFY_ROWS;
+}
+
+static kvc_status launch_verify(
+        const struct kvc__verify_params *p, int kind, void *stream)
+{
+	static const int blocks[] = { VERIFY_LIGHT_BLOCKS, VERIFY_ROW_BLOCKS, VERIFY_TILE_BLOCKS };
+	static const unsigned threads[] = { 256, KVC__ROW_THREADS, KVC__TILE_THREADS };
+	int64_t each = kind == VERIFY_LIGHT ? 256 : 1;
+	int64_t wanted = (p->capacity + each - 1) / each;
+	struct kvc__chip chip;
+
+	KVC__TRY(kvc__cuda_chip(&chip));
+	int64_t most = (int64_t)chip.processors * blocks[kind];
+	struct kvc__launch launch = {
+		.grid_x = (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most),
+		.block = threads[kind],
+		.shared_bytes = kind == VERIFY_TILES ? KVC__TILE_SHARED : 0,
+		.programmatic = 1,
+	};
+	return kvc__cuda_launch(&verify_kernels[kind][!kvc__strips_are_small(&p->sources)], &launch,
+	        p, stream);
+}
+
+kvc_status kvc__cuda_verify(const struct kvc__cuda_verify *call, void *stream)
+{
+	struct kvc__verify_params p;
+
+	set_verify_params(&p, call);
+	KVC__TRY(kvc__cuda_strips(&p.sources, &call->job->group));
+	if (p.valid_prefix && p.batch.count > 0) {
+		struct kvc__launch launch = {
+			.grid_x = (unsigned)((p.batch.count + 255) / 256),
+			.block = 256,
+			.programmatic = 1,
+		};
+		KVC__TRY(kvc__cuda_launch(&prefix_kernel, &launch, &p, stream));
+	}
+	return launch_verify(&p, pick_kernel(&p), stream);
+}
+
+#endif

@@ -1,0 +1,128 @@
+/* Launching write.cu: one launch for a small step, else one for each of its parts. */
+#if defined(KVC_WITH_CUDA)
+
+#include "cuda/write_params.h"
+
+#include "cuda/driver.h"
+#include "cuda/fingerprint_launch.h"
+#include "cuda/table.h"
+
+_Static_assert(sizeof(struct kvc__write_params) <= KVC__PARAMS_BYTES_MAX, "one launch takes it");
+
+/* Bytes of KV up to which the few multiprocessors of one cluster are no slower than all. */
+#define SMALL_BYTES (1 << 20)
+#define SMALL_REQUESTS 8192
+#define CHAIN_BLOCKS_MAX 65535
+
+static struct kvc__kernel small_kernel = { "kvc_write_small", 0 };
+static struct kvc__kernel mark_kernel = { "kvc_write_mark", 0 };
+static struct kvc__kernel chain_kernel = { "kvc_write_chain", 0 };
+static struct kvc__kernel settle_kernel = { "kvc_write_settle", 0 };
+
+static void set_write_params(struct kvc__write_params *p, const struct kvc__cuda_write *call)
+{
+	const struct kvc__write *job = call->job;
+
+	p->records = kvc__cuda_records_of(&job->group);
+	p->batch = kvc__cuda_batch_of(&job->batch);
+	p->ring = kvc__cuda_ring_of(job->ring);
+	p->request_capacity = call->request_capacity;
+	p->num_valid = call->num_valid;
+	p->offsets = job->offsets;
+	p->seeds = job->seeds;
+	p->token_count = job->token_count;
+	p->tokens = job->tokens;
+	p->positions = job->positions;
+	p->slots = job->slots;
+	p->expected_tokens = job->expected_tokens;
+	p->expected_positions = job->expected_positions;
+	p->check_steps = call->check_steps;
+	p->step = call->step;
+	p->launch_tag = job->launch_tag;
+	p->own_rules = job->rules == KVC_RULES_OWN;
+	p->scratch = p->own_rules ? job->scratch : NULL;
+	p->is_computed = job->group.stamping == KVC_STAMP_COMPUTE;
+	p->bytes_hashed = p->is_computed ? p->sources.head.bytes_hashed : 0;
+}
+
+/* One cluster of blocks: what a decode step is. splitmix rows are staged there 2 KiB at a time. */
+static int is_small(const struct kvc__write_params *p, const struct kvc__chip *chip)
+{
+	return chip->has_clusters && kvc__strips_are_small(&p->sources) &&
+	       p->token_count <= KVC__WRITE_SMALL_TOKENS && p->request_capacity <= SMALL_REQUESTS &&
+	       p->token_count * p->bytes_hashed <= SMALL_BYTES;
+}
+
+static kvc_status launch_small(const struct kvc__write_params *p, void *stream)
+{
+	struct kvc__launch launch = {
+		.grid_x = KVC__WRITE_SMALL_BLOCKS,
+		.block = KVC__WRITE_SMALL_THREADS,
+		.programmatic = 1,
+		.cluster = KVC__WRITE_SMALL_BLOCKS,
+	};
+	return kvc__cuda_launch(&small_kernel, &launch, p, stream);
+}
+
+static kvc_status launch_blocks(struct kvc__kernel *kernel, const struct kvc__write_params *p,
+        int64_t blocks, void *stream)
+{
+	struct kvc__launch launch = {
+		.grid_x = (unsigned)(blocks > 0 ? blocks : 1),
+		.block = 256,
+		.programmatic = 1,
+	};
+	return kvc__cuda_launch(kernel, &launch, p, stream);
+}
+
+/* A block a request: there are no more of them with entries than there are entries. */
+static int64_t chain_blocks(const struct kvc__write_params *p)
+{
+	int64_t blocks = p->request_capacity < p->token_count ? p->request_capacity : p->token_count;
+
+	return blocks < CHAIN_BLOCKS_MAX ? blocks : CHAIN_BLOCKS_MAX;
+}
+
+static kvc_status launch_hashes(const struct kvc__write_params *p, const kvc_group *group, void *stream)
+{
+	struct kvc__fingerprint_params hash;
+
+	KVC__TRY(kvc__cuda_strips(&hash.sources, group));
+	hash.slots = p->slots;
+	hash.count = p->token_count;
+	hash.slot_limit = p->records.count;
+	hash.reserved_slot = p->own_rules ? p->records.reserved_slot : -1;
+	hash.out = p->records.data + offsetof(kvc_record, fingerprint);
+	hash.out_stride = p->records.stride;
+	hash.out_by_slot = 1;
+	hash.is_zero = !p->is_computed || p->sources.head.hashed == 0;
+	hash.offsets = p->offsets;
+	hash.num_valid = p->num_valid;
+	hash.request_capacity = p->request_capacity;
+	hash.scan = NULL;
+	return kvc__cuda_launch_fingerprints(&hash, stream);
+}
+
+kvc_status kvc__cuda_write(const struct kvc__cuda_write *call, void *stream)
+{
+	struct kvc__write_params p;
+	struct kvc__chip chip;
+
+	KVC__TRY(kvc__cuda_strips(&p.sources, &call->job->group));
+	KVC__TRY(kvc__cuda_chip(&chip));
+	set_write_params(&p, call);
+	if (is_small(&p, &chip))
+		return launch_small(&p, stream);
+	int64_t entry_blocks = (p.token_count + 255) / 256;
+	if (p.token_count > 0 && p.request_capacity > 0) {
+		if (p.scratch)
+			KVC__TRY(launch_blocks(&mark_kernel, &p, entry_blocks, stream));
+		KVC__TRY(launch_blocks(&chain_kernel, &p, chain_blocks(&p), stream));
+	}
+	KVC__TRY(launch_blocks(&settle_kernel, &p, entry_blocks, stream));
+	if (p.token_count == 0 || p.request_capacity == 0 || (p.scratch && !p.is_computed))
+		return KVC_OK;
+	return launch_hashes(&p, &call->job->group, stream);
+}
+
+#endif

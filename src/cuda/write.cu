@@ -1,0 +1,758 @@
+// kvc_canary_write on the device: src/cpu/write_portable.c, requests in parallel.
+//
+// A chain is serial, fingerprints are not, and the two do not need each other. What orders the work
+// is that a request starts from the record of its seed, which another request of the call may write:
+//
+//   mark    (with scratch) each slot's winner, the last entry that writes it: scratch[slot] is its
+//           request and entry, by atomicMax
+//   chain   every request's chain. Each link waits in the fingerprint field of its record, which no
+//           chain reads, so seeds are still as before the call
+//   settle  links, tokens, positions and owners go where they belong; scratch is zero again
+//   hash    fingerprint.cu: fingerprints over whatever lay in their fields
+//
+// With scratch a seed that this call writes is not read at all: the request walks the chain of the
+// one before, from its own start, up to the seed. That costs what waiting for it would cost, and
+// nobody waits, so nothing can deadlock whatever blocks are resident.
+//
+// Up to a few hundred tokens the launches would be the time: one cluster of blocks does all four
+// steps, with barriers of the cluster between them, and hashes while it walks.
+//
+// Over SGLang's interface seeds are as before the call; its reference works in request order.
+#include <stddef.h>
+
+#include "cuda/records.cuh"
+#include "cuda/ring.cuh"
+#include "cuda/slot_bytes.cuh"
+#include "cuda/write_params.h"
+
+// The steps take the parameters without the strips, the one-launch form with the first few.
+struct __align__(8) kvc__write_params_head {
+	char bytes[offsetof(kvc__write_params, sources)];
+};
+struct __align__(8) kvc__write_params_small {
+	char bytes[offsetof(kvc__write_params, sources) + offsetof(kvc__strips_call, strips) +
+	           KVC__STRIPS_SMALL * sizeof(kvc__strip)];
+};
+
+// ---- entries and requests ----
+
+static __device__ __forceinline__ int64_t request_count(const kvc__write_params &p)
+{
+	int64_t count = *p.num_valid;
+	return count < 0 ? 0 : count > p.request_capacity ? p.request_capacity : count;
+}
+
+static __device__ __forceinline__ int64_t first_entry(const kvc__write_params &p, int64_t r)
+{
+	return p.offsets[r] > 0 ? p.offsets[r] : 0;
+}
+
+static __device__ __forceinline__ int64_t past_entry(const kvc__write_params &p, int64_t r)
+{
+	return p.offsets[r + 1] < p.token_count ? p.offsets[r + 1] : p.token_count;
+}
+
+// Does this slot get a record?
+static __device__ __forceinline__ bool is_stored(const kvc__write_params &p, int64_t slot)
+{
+	return kvc__has_record(p.records, slot) &&
+	       !(p.own_rules && slot == p.records.reserved_slot);
+}
+
+// The last of n requests that begins at or before entry e; n > 0.
+static __device__ __forceinline__ int64_t request_at(
+        const kvc__write_params &p, int64_t n, int64_t e)
+{
+	int64_t low = 0, high = n;
+	while (high - low > 1) {
+		int64_t middle = (low + high) / 2;
+		if (p.offsets[middle] <= e)
+			low = middle;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static __device__ __forceinline__ int64_t mark_of(int64_t r, int64_t e)
+{
+	return r << 32 | (e + 1);
+}
+
+// Without scratch every entry writes.
+static __device__ __forceinline__ bool is_winner(
+        const kvc__write_params &p, int64_t slot, int64_t e)
+{
+	return !p.scratch || (uint32_t)p.scratch[slot] == (uint32_t)(e + 1);
+}
+
+static __device__ __forceinline__ void mark_entry(
+        const kvc__write_params &p, int64_t n, int64_t e)
+{
+	int64_t slot = p.slots[e];
+	if (is_stored(p, slot))
+		atomicMax((unsigned long long *)&p.scratch[slot],
+		        (unsigned long long)mark_of(request_at(p, n, e), e));
+}
+
+// ---- where a chain starts ----
+
+struct Start {
+	uint64_t chain;
+	int64_t position; // of the slot before the first entry, if has_position
+	int has_position;
+	int check_steps;
+	int refused; // the seed is no slot to start from: slot_range
+};
+
+static __device__ __forceinline__ int64_t chain_in(const kvc__write_params &p, int64_t r)
+{
+	return kvc__value_of(p.batch, p.batch.write_chain_in, r, 0);
+}
+
+static __device__ __forceinline__ bool checks_steps(const kvc__write_params &p)
+{
+	return p.check_steps && *p.check_steps != 0;
+}
+
+// The first entry of request r that is stored, -1 if none.
+static __device__ int64_t first_stored(const kvc__write_params &p, int64_t r)
+{
+	for (int64_t e = first_entry(p, r); e < past_entry(p, r); e++)
+		if (is_stored(p, p.slots[e]))
+			return e;
+	return -1;
+}
+
+static __device__ __forceinline__ Start start_anew(const kvc__write_params &p, int64_t r)
+{
+	Start start = { 0, 0, 0, 0, 0 };
+	start.chain = kvc__chain_start((uint64_t)kvc__value_of(p.batch, p.batch.namespaces, r, 0));
+	return start;
+}
+
+// The start of a request with the records as they are now.
+static __device__ __forceinline__ Start start_of(const kvc__write_params &p, int64_t r)
+{
+	Start start = start_anew(p, r);
+	int64_t seed = p.seeds[r];
+	if (chain_in(p, r) != 0) {
+		start.chain = (uint64_t)chain_in(p, r);
+		start.check_steps = checks_steps(p);
+	} else if (is_stored(p, seed)) {
+		kvc_record record = kvc__load_record(p.records, seed);
+		start.chain = kvc__next_of(record);
+		start.position = record.position;
+		start.has_position = 1;
+		start.check_steps = checks_steps(p);
+	} else if (p.own_rules) {
+		int64_t first = first_stored(p, r);
+		start.refused = first >= 0 && (seed >= 0 || p.positions[first] > 0);
+	}
+	return start;
+}
+
+// ---- requests that start from each other ----
+
+// The request that writes r's seed, and the entry that does; -1 if r can start by itself. A mark is
+// believed only if the entry that it names does write the slot: the scratch may not have been zero.
+static __device__ __forceinline__ int64_t request_before(
+        const kvc__write_params &p, int64_t n, int64_t r, int64_t *entry)
+{
+	int64_t seed = p.seeds[r];
+	if (!p.scratch || chain_in(p, r) != 0 || !is_stored(p, seed))
+		return -1;
+	int64_t mark = *(volatile int64_t *)&p.scratch[seed];
+	int64_t q = mark >> 32, e = (int64_t)(uint32_t)mark - 1;
+	if (q < 0 || q >= n || e < first_entry(p, q) || e >= past_entry(p, q) || p.slots[e] != seed)
+		return -1;
+	*entry = e;
+	return q;
+}
+
+// How request r's chain comes about: from the request 'depth' steps before it on, each walked up to
+// the entry that the next one starts from. 'cycle': that one starts anew, because the requests
+// before it form a cycle that it is part of.
+struct Path {
+	int64_t depth;
+	int cycle;
+};
+
+static __device__ Path find_path(const kvc__write_params &p, int64_t n, int64_t r)
+{
+	// Brent's search: the slow one jumps to where the fast one is, at powers of two.
+	int64_t slow = r, entry, fast = request_before(p, n, r, &entry);
+	int64_t steps = 1, length = 1, power = 1;
+	while (fast >= 0 && fast != slow) {
+		if (power == length) {
+			slow = fast;
+			power *= 2;
+			length = 0;
+		}
+		fast = request_before(p, n, fast, &entry);
+		length++;
+		steps++;
+	}
+	if (fast < 0)
+		return { steps - 1, 0 };
+	fast = slow = r;
+	for (int64_t i = 0; i < length; i++)
+		fast = request_before(p, n, fast, &entry);
+	int64_t depth = 0;
+	for (; slow != fast; depth++) {
+		slow = request_before(p, n, slow, &entry);
+		fast = request_before(p, n, fast, &entry);
+	}
+	return { depth, 1 };
+}
+
+// The requests of a path from its far end, a few at a time: they are only known backwards.
+struct Ancestors {
+	enum { KEPT = 16 };
+	int64_t request[KEPT], past[KEPT]; // of steps base + 1, base + 2, ... before r
+	int64_t base;
+
+	// 'k' steps before r, k >= 1: the request, and the entry behind the one that it is left at.
+	__device__ void find(const kvc__write_params &p, int64_t n, int64_t r, int64_t k)
+	{
+		int64_t entry = 0;
+		base = (k - 1) / KEPT * KEPT;
+		for (int64_t i = 1; i <= k; i++) {
+			r = request_before(p, n, r, &entry);
+			if (r < 0)
+				return;
+			if (i > base) {
+				request[i - base - 1] = r;
+				past[i - base - 1] = entry + 1;
+			}
+		}
+	}
+};
+
+// ---- violations ----
+
+static __device__ __noinline__ void report_seed(const kvc__write_params &p, int64_t r)
+{
+	kvc_violation row = {};
+	row.launch_tag = p.launch_tag;
+	row.slot = p.seeds[r];
+	row.position = row.expected_position = p.positions[first_stored(p, r)];
+	row.expected_token = -1;
+	row.reasons = KVC_REASON_SLOT_RANGE;
+	kvc__row_context(row, p.records, p.batch, r, row.slot);
+	kvc__ring_put(p.ring, row);
+}
+
+// What the CPU refuses and only the device sees: a count, an offset (slot -1, 'position' is it), or
+// the slot of an entry.
+static __device__ __noinline__ void report_range(
+        const kvc__write_params &p, int64_t r, int64_t slot, int64_t position)
+{
+	kvc_violation row = {};
+	row.launch_tag = p.launch_tag;
+	row.slot = slot;
+	row.position = row.expected_position = position;
+	row.expected_token = -1;
+	row.reasons = KVC_REASON_SLOT_RANGE;
+	kvc__row_context(row, p.records, p.batch, r, -1);
+	kvc__ring_put(p.ring, row);
+}
+
+static __device__ __noinline__ void report_entry(const kvc__write_params &p, int64_t r, int64_t e,
+        uint64_t chain, int64_t expected_token, int64_t expected_position, int64_t reasons)
+{
+	kvc_violation row = {};
+	row.launch_tag = p.launch_tag;
+	row.slot = p.slots[e];
+	row.position = p.positions[e];
+	row.stored_token = p.tokens[e];
+	row.expected_token = expected_token;
+	row.stored_chain = chain;
+	row.expected_aux = (uint64_t)expected_position;
+	row.expected_position = expected_position;
+	row.reasons = reasons;
+	kvc__row_context(row, p.records, p.batch, r, row.slot);
+	kvc__ring_put(p.ring, row);
+}
+
+static __device__ __forceinline__ void check_input(
+        const kvc__write_params &p, int64_t r, int64_t e, uint64_t chain)
+{
+	if (!p.expected_tokens)
+		return;
+	int64_t token = p.expected_tokens[e], position = p.expected_positions[e];
+	int64_t reasons = (p.tokens[e] != token ? KVC_REASON_WRITE_TOKEN : 0) |
+	                  (p.positions[e] != position ? KVC_REASON_WRITE_POSITION : 0);
+	if (reasons)
+		report_entry(p, r, e, chain, token, position, reasons);
+}
+
+static __device__ __forceinline__ void check_step(
+        const kvc__write_params &p, int64_t r, int64_t e, uint64_t chain, int64_t before)
+{
+	int64_t expected = (int64_t)((uint64_t)before + 1);
+	if (p.positions[e] != expected)
+		report_entry(p, r, e, chain, p.tokens[e], expected, KVC_REASON_WRITE_POSITION);
+}
+
+static __device__ __forceinline__ void check_slot(
+        const kvc__write_params &p, int64_t r, int64_t e, int64_t slot)
+{
+	if (p.own_rules && slot >= p.records.count && slot != p.records.reserved_slot)
+		report_range(p, r, slot, p.positions[e]);
+}
+
+static __device__ __forceinline__ void check_offsets(const kvc__write_params &p, int64_t r)
+{
+	int64_t first = p.offsets[r], past = p.offsets[r + 1];
+	if (p.own_rules && (first < 0 || past < first || past > p.token_count))
+		report_range(p, r, -1, past);
+}
+
+// The link waits in the fingerprint field until all chains are walked.
+static __device__ __forceinline__ void park(
+        const kvc__write_params &p, int64_t slot, int64_t e, uint64_t chain)
+{
+	if (is_winner(p, slot, e))
+		kvc__record_of(p.records, slot)->fingerprint = chain;
+}
+
+// ---- chains by one thread ----
+
+// Walk entries first .. past without storing; the chain behind them.
+static __device__ uint64_t follow_thread(
+        const kvc__write_params &p, int64_t first, int64_t past, uint64_t chain)
+{
+	for (int64_t e = first; e < past; e++)
+		if (is_stored(p, p.slots[e]))
+			chain = kvc__chain_next(chain, p.tokens[e], p.positions[e]);
+	return chain;
+}
+
+static __device__ Start start_thread(const kvc__write_params &p, int64_t n, int64_t r)
+{
+	Path path = { 0, 0 };
+	int64_t entry;
+	if (request_before(p, n, r, &entry) >= 0)
+		path = find_path(p, n, r);
+	if (path.depth == 0) {
+		Start start = path.cycle ? start_anew(p, r) : start_of(p, r);
+		if (path.cycle)
+			start.refused = first_stored(p, r) >= 0;
+		return start;
+	}
+	Ancestors ancestors;
+	Start start = { 0, 0, 0, 0, 0 };
+	for (int64_t k = path.depth; k > 0; k--) {
+		if (k == path.depth || k <= ancestors.base)
+			ancestors.find(p, n, r, k);
+		int64_t q = ancestors.request[k - ancestors.base - 1];
+		int64_t past = ancestors.past[k - ancestors.base - 1];
+		if (k == path.depth)
+			start.chain = path.cycle ? start_anew(p, q).chain : start_of(p, q).chain;
+		start.chain = follow_thread(p, first_entry(p, q), past, start.chain);
+		start.position = p.positions[past - 1];
+	}
+	start.has_position = 1;
+	start.check_steps = checks_steps(p);
+	return start;
+}
+
+static __device__ void walk_thread(const kvc__write_params &p, int64_t n, int64_t r)
+{
+	check_offsets(p, r);
+	int64_t e = first_entry(p, r), past = past_entry(p, r);
+	if (e >= past)
+		return;
+	// The next entry is under way while this one is hashed.
+	int64_t slot = p.slots[e], token = p.tokens[e], position = p.positions[e];
+	Start at = start_thread(p, n, r);
+	if (at.refused)
+		report_seed(p, r);
+	for (; e < past; e++) {
+		int64_t next_slot = 0, next_token = 0, next_position = 0;
+		if (e + 1 < past) {
+			next_slot = p.slots[e + 1];
+			next_token = p.tokens[e + 1];
+			next_position = p.positions[e + 1];
+		}
+		if (is_stored(p, slot)) {
+			check_input(p, r, e, at.chain);
+			if (at.check_steps) {
+				if (at.has_position)
+					check_step(p, r, e, at.chain, at.position);
+				at.position = position;
+				at.has_position = 1;
+			}
+			park(p, slot, e, at.chain);
+			at.chain = kvc__chain_next(at.chain, token, position);
+		} else {
+			check_slot(p, r, e, slot);
+		}
+		slot = next_slot, token = next_token, position = next_position;
+	}
+}
+
+// ---- chains by a block ----
+
+#define TILE 256
+#define WALK_THREADS 256
+#define WALK_SHORT 32 // entries up to which a thread does it
+
+// Warp 0 walks tile t - 1 while the other warps fetch tile t and put away tile t - 2.
+struct Walk {
+	ulonglong2 word[2][TILE]; // token, position
+	uint64_t link[2][TILE];
+	uint8_t stored[2][TILE];
+	int any_skipped[2];
+	int64_t carry_position[2]; // of the last stored entry before the tile
+	int carry_has[2];
+	Start start;
+	Path path;
+	int64_t request, first, past;
+	uint64_t chain;
+};
+
+static __device__ __forceinline__ void fetch_tile(
+        const kvc__write_params &p, Walk &w, int64_t begin, int count, int b)
+{
+	for (int i = threadIdx.x - 32; i < count; i += WALK_THREADS - 32) {
+		bool stored = is_stored(p, p.slots[begin + i]);
+		w.word[b][i] = make_ulonglong2((unsigned long long)p.tokens[begin + i],
+		        (unsigned long long)p.positions[begin + i]);
+		w.stored[b][i] = stored;
+		if (!stored)
+			w.any_skipped[b] = 1;
+	}
+}
+
+// The serial part; thread 0.
+static __device__ __forceinline__ uint64_t walk_tile(Walk &w, int count, int b, uint64_t chain)
+{
+	const ulonglong2 *word = w.word[b];
+	uint64_t *link = w.link[b];
+	if (!w.any_skipped[b]) {
+#pragma unroll 8
+		for (int i = 0; i < count; i++) {
+			ulonglong2 now = word[i];
+			link[i] = chain;
+			chain = kvc__mix3(chain, now.x, now.y);
+		}
+		return chain;
+	}
+	for (int i = 0; i < count; i++) {
+		link[i] = chain;
+		if (w.stored[b][i])
+			chain = kvc__mix3(chain, word[i].x, word[i].y);
+	}
+	w.any_skipped[b] = 0;
+	return chain;
+}
+
+static __device__ __forceinline__ void put_tile(
+        const kvc__write_params &p, Walk &w, int64_t r, int64_t begin, int count, int b)
+{
+	for (int i = threadIdx.x - 32; i < count; i += WALK_THREADS - 32) {
+		int64_t e = begin + i, slot = p.slots[e];
+		if (!is_stored(p, slot)) {
+			check_slot(p, r, e, slot);
+			continue;
+		}
+		uint64_t chain = w.link[b][i];
+		check_input(p, r, e, chain);
+		if (w.start.check_steps) {
+			int j = i - 1;
+			while (j >= 0 && !is_stored(p, p.slots[begin + j]))
+				j--;
+			if (j >= 0)
+				check_step(p, r, e, chain, p.positions[begin + j]);
+			else if (w.carry_has[b])
+				check_step(p, r, e, chain, w.carry_position[b]);
+		}
+		park(p, slot, e, chain);
+	}
+}
+
+// Walk entries first .. past from w.chain on, which then is the chain behind them; with 'put' they
+// are checked and their links parked. By the whole block; w.start is set.
+static __device__ __forceinline__ void walk_block(const kvc__write_params &p, Walk &w, int64_t r,
+        int64_t first, int64_t past, bool put)
+{
+	int64_t tiles = (past - first + TILE - 1) / TILE;
+	uint64_t chain = w.chain;
+	int64_t position = w.start.position;
+	int has = w.start.has_position;
+	__syncthreads();
+	for (int64_t t = 0; t <= tiles + 1; t++) {
+		int b = (int)(t & 1);
+		int64_t begin = first + t * TILE;
+		if (threadIdx.x >= 32) {
+			if (put && t >= 2) {
+				int64_t left = past - (begin - 2 * TILE);
+				put_tile(p, w, r, begin - 2 * TILE, left < TILE ? (int)left : TILE, b);
+			}
+			if (t < tiles) {
+				int64_t left = past - begin;
+				fetch_tile(p, w, begin, left < TILE ? (int)left : TILE, b);
+			}
+		} else if (threadIdx.x == 0 && t >= 1 && t <= tiles) {
+			int64_t left = past - (begin - TILE);
+			int count = left < TILE ? (int)left : TILE;
+			w.carry_position[b ^ 1] = position;
+			w.carry_has[b ^ 1] = has;
+			for (int i = count - 1; i >= 0; i--)
+				if (w.stored[b ^ 1][i]) {
+					position = (int64_t)w.word[b ^ 1][i].y;
+					has = 1;
+					break;
+				}
+			chain = walk_tile(w, count, b ^ 1, chain);
+		}
+		__syncthreads();
+	}
+	if (threadIdx.x == 0)
+		w.chain = chain;
+	__syncthreads();
+}
+
+static __device__ __forceinline__ void request_block(
+        const kvc__write_params &p, Walk &w, int64_t n, int64_t r)
+{
+	Ancestors ancestors; // of thread 0
+	if (threadIdx.x == 0) {
+		int64_t entry;
+		check_offsets(p, r);
+		w.path = { 0, 0 };
+		if (request_before(p, n, r, &entry) >= 0)
+			w.path = find_path(p, n, r);
+		w.start = { 0, 0, 0, 0, 0 };
+		w.any_skipped[0] = w.any_skipped[1] = 0;
+	}
+	__syncthreads();
+	int64_t depth = w.path.depth;
+	for (int64_t k = depth; k > 0; k--) {
+		if (threadIdx.x == 0) {
+			if (k == depth || k <= ancestors.base)
+				ancestors.find(p, n, r, k);
+			w.request = ancestors.request[k - ancestors.base - 1];
+			w.past = ancestors.past[k - ancestors.base - 1];
+			w.first = first_entry(p, w.request);
+			if (k == depth)
+				w.chain = w.path.cycle ? start_anew(p, w.request).chain
+				                       : start_of(p, w.request).chain;
+		}
+		__syncthreads();
+		walk_block(p, w, r, w.first, w.past, false);
+	}
+	if (threadIdx.x == 0) {
+		if (depth == 0) {
+			w.start = w.path.cycle ? start_anew(p, r) : start_of(p, r);
+			if (w.path.cycle)
+				w.start.refused = first_stored(p, r) >= 0;
+			w.chain = w.start.chain;
+		} else {
+			w.start.position = p.positions[w.past - 1];
+			w.start.has_position = 1;
+			w.start.check_steps = checks_steps(p);
+		}
+		if (w.start.refused)
+			report_seed(p, r);
+	}
+	__syncthreads();
+	walk_block(p, w, r, first_entry(p, r), past_entry(p, r), true);
+}
+
+// ---- settling ----
+
+struct Tally {
+	int run, skipped;
+};
+
+// Everything but the fingerprint. 'zero': that becomes 0; only where no other entry can still want
+// the link that lies there.
+static __device__ __forceinline__ void settle_entry(
+        const kvc__write_params &p, int64_t n, int64_t e, bool zero, Tally &tally)
+{
+	int64_t slot = p.slots[e];
+	if (!is_stored(p, slot)) {
+		tally.skipped++;
+		return;
+	}
+	tally.run++;
+	if (!is_winner(p, slot, e))
+		return;
+	kvc_record *record = kvc__record_of(p.records, slot);
+	record->prev_hash = record->fingerprint;
+	record->token = p.tokens[e];
+	record->position = p.positions[e];
+	if (zero)
+		record->fingerprint = 0;
+	if (p.records.owners) {
+		kvc_owner owner = { -1, p.step ? (uint32_t)*p.step : 0, (uint32_t)p.launch_tag };
+		if (p.batch.owner_request)
+			owner.request = kvc__value_of(
+			        p.batch, p.batch.owner_request, request_at(p, n, e), -1);
+		p.records.owners[slot] = owner;
+	}
+	if (p.scratch)
+		p.scratch[slot] = 0;
+}
+
+// By the whole block.
+static __device__ __forceinline__ void count_block(const kvc__write_params &p, const Tally &tally)
+{
+	__shared__ unsigned long long sums[2];
+	if (p.ring.columns == 0)
+		return;
+	if (threadIdx.x < 2)
+		sums[threadIdx.x] = 0;
+	__syncthreads();
+	kvc__add_to_block(&sums[0], tally.run);
+	kvc__add_to_block(&sums[1], tally.skipped);
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		kvc__cuda_tally all = { (int64_t)sums[0], (int64_t)sums[1], 0,
+			(int64_t)sums[0] * p.bytes_hashed, 0 };
+		kvc__ring_count(p.ring, all, blockIdx.x == 0);
+	}
+}
+
+static __device__ __forceinline__ void check_count(const kvc__write_params &p)
+{
+	int64_t stated = *p.num_valid;
+	if (p.own_rules && (stated < 0 || stated > p.request_capacity))
+		report_range(p, -1, -1, stated);
+}
+
+// ---- the steps, a launch each ----
+
+KVC__KERNEL void __launch_bounds__(256) kvc_write_mark(
+        const __grid_constant__ kvc__write_params_head head)
+{
+	const kvc__write_params &p = (const kvc__write_params &)head;
+	kvc__wait_for_previous();
+	kvc__release_next();
+	int64_t n = request_count(p);
+	if (n == 0)
+		return;
+	int64_t e = first_entry(p, 0) + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	if (e < past_entry(p, n - 1))
+		mark_entry(p, n, e);
+}
+
+// Short requests by a thread each, all others by a block each.
+KVC__KERNEL void __launch_bounds__(WALK_THREADS) kvc_write_chain(
+        const __grid_constant__ kvc__write_params_head head)
+{
+	__shared__ Walk walk;
+	const kvc__write_params &p = (const kvc__write_params &)head;
+	kvc__wait_for_previous();
+	kvc__release_next();
+	int64_t n = request_count(p), entry;
+	for (int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < n;
+	        r += (int64_t)gridDim.x * blockDim.x)
+		if (past_entry(p, r) - first_entry(p, r) <= WALK_SHORT &&
+		        request_before(p, n, r, &entry) < 0)
+			walk_thread(p, n, r);
+	for (int64_t r = blockIdx.x; r < n; r += gridDim.x) {
+		int64_t length = past_entry(p, r) - first_entry(p, r);
+		if (length > WALK_SHORT || (length > 0 && request_before(p, n, r, &entry) >= 0))
+			request_block(p, walk, n, r);
+		__syncthreads();
+	}
+}
+
+KVC__KERNEL void __launch_bounds__(256) kvc_write_settle(
+        const __grid_constant__ kvc__write_params_head head)
+{
+	const kvc__write_params &p = (const kvc__write_params &)head;
+	Tally tally = { 0, 0 };
+	kvc__wait_for_previous();
+	kvc__release_next();
+	int64_t n = request_count(p);
+	if (n > 0) {
+		int64_t e = first_entry(p, 0) + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+		if (e < past_entry(p, n - 1))
+			settle_entry(p, n, e, p.scratch && !p.is_computed, tally);
+	}
+	if (blockIdx.x == 0 && threadIdx.x == 0)
+		check_count(p);
+	count_block(p, tally);
+}
+
+// ---- all steps in one launch ----
+
+#define SMALL_WARPS (KVC__WRITE_SMALL_THREADS / 32 / 2) // that hash; as many walk chains
+#define SMALL_ALL (KVC__WRITE_SMALL_BLOCKS * SMALL_WARPS)
+
+static __device__ __forceinline__ void cluster_sync()
+{
+#if __CUDA_ARCH__ >= 900
+	__syncwarp();
+	asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
+	                : "memory");
+#endif
+}
+
+KVC__KERNEL void __launch_bounds__(KVC__WRITE_SMALL_THREADS) kvc_write_small(
+        const __grid_constant__ kvc__write_params_small small)
+{
+#if __CUDA_ARCH__ >= 900 // the host launches it on no other chip
+	__shared__ __align__(16) char stages[SMALL_WARPS][KVC__ALONE_BYTES];
+	__shared__ uint64_t fingerprints[SMALL_WARPS][KVC__WRITE_SMALL_TOKENS / SMALL_ALL];
+	const kvc__write_params &p = (const kvc__write_params &)small;
+	const kvc__strips_head &head = p.sources.head;
+	const kvc__strip *strips =
+	        (const kvc__strip *)((const char *)&p + offsetof(kvc__write_params, sources) +
+	                             offsetof(kvc__strips_call, strips));
+	int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	Tally tally = { 0, 0 };
+
+	kvc__wait_for_previous();
+	kvc__release_next();
+	int64_t n = request_count(p);
+	int64_t begin = n > 0 ? first_entry(p, 0) : 0, end = n > 0 ? past_entry(p, n - 1) : 0;
+	if (p.scratch) {
+		int64_t e = begin + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+		if (e < end)
+			mark_entry(p, n, e);
+		cluster_sync();
+	}
+	int64_t mine = begin + blockIdx.x * SMALL_WARPS + warp; // and every SMALL_ALLth after it
+	if (warp < SMALL_WARPS) {
+		int k = 0;
+		for (int64_t e = mine; e < end && p.is_computed; e += SMALL_ALL, k++) {
+			int64_t slot = p.slots[e];
+			uint64_t fingerprint = 0;
+			if (is_stored(p, slot))
+				fingerprint = kvc__hash_alone(head, strips, slot, stages[warp]);
+			if (lane == 0)
+				fingerprints[warp][k] = fingerprint;
+		}
+	} else {
+		// Requests are dealt out to warps before lanes, so that few of them share one.
+		int64_t first = (int64_t)lane * SMALL_ALL + blockIdx.x * SMALL_WARPS + warp - SMALL_WARPS;
+		for (int64_t r = first; r < n; r += 32 * SMALL_ALL)
+			walk_thread(p, n, r);
+	}
+	cluster_sync();
+	if (warp < SMALL_WARPS && lane == 0)
+		for (int64_t e = mine; e < end; e += SMALL_ALL)
+			settle_entry(p, n, e, false, tally);
+	// Two entries may share a slot: the link must be taken before a fingerprint covers it.
+	cluster_sync();
+	if (warp < SMALL_WARPS && lane == 0) {
+		int k = 0;
+		for (int64_t e = mine; e < end; e += SMALL_ALL, k++) {
+			int64_t slot = p.slots[e];
+			if (is_stored(p, slot))
+				kvc__record_of(p.records, slot)->fingerprint =
+				        p.is_computed ? fingerprints[warp][k] : 0;
+		}
+	}
+	__syncwarp();
+	if (blockIdx.x == 0 && threadIdx.x == 0)
+		check_count(p);
+	count_block(p, tally);
+#endif
+}
