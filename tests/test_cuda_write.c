@@ -41,6 +41,7 @@ struct shape {
 	int sources, columns;
 	int with_scratch; /* slots may come twice, and seeds may be written in the step */
 	int rules;
+	int64_t tokens; /* 0: as it comes */
 };
 
 static int64_t random_seed(struct scene *s, struct seeded *random, int64_t first)
@@ -124,6 +125,8 @@ static void build(struct scene *s, struct seeded *random, const struct shape *sh
 	s->args = initial;
 	s->capacity = shape->requests;
 	s->tokens = shape->requests * shape->longest / (seeded_one_in(random, 2) ? 1 : 2) + 3;
+	if (shape->tokens)
+		s->tokens = shape->tokens;
 	if (!shape->with_scratch && s->tokens > shape->slot_count)
 		s->tokens = shape->slot_count; /* no slot twice */
 	cuda_world_start(&s->w, random, shape->slot_count, shape->sources);
@@ -271,6 +274,7 @@ static void long_paths_of_requests(void **state)
 		struct shape shape = { .slot_count = 900, .requests = 60, .longest = i < 4 ? 1 : i < 8 ? 3 : 12,
 			.sources = 1, .columns = 16, .with_scratch = 1 };
 		struct scene s;
+		shape.tokens = shape.requests * shape.longest;
 		build(&s, &random, &shape);
 		int64_t *offsets = s.plan[0].write_offsets;
 		*s.plan[0].write_num_valid_reqs = 60;

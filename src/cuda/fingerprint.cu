@@ -30,8 +30,9 @@ static __device__ __forceinline__ void range_of(
 	*past = 0;
 	if (requests <= 0)
 		return;
-	*first = p.offsets[0] > 0 ? p.offsets[0] : 0;
-	*past = p.offsets[requests] < p.count ? p.offsets[requests] : p.count;
+	int64_t low = p.offsets[0], high = p.offsets[requests];
+	*first = low < 0 ? 0 : low > p.count ? p.count : low;
+	*past = high < 0 ? 0 : high > p.count ? p.count : high;
 }
 
 static __device__ __forceinline__ bool is_wanted(const kvc__fingerprint_params &p, int64_t slot)

@@ -42,14 +42,22 @@ static __device__ __forceinline__ int64_t request_count(const kvc__write_params 
 	return count < 0 ? 0 : count > p.request_capacity ? p.request_capacity : count;
 }
 
+// What offsets say may be anything, so they are kept within the tokens: no sum or difference of
+// them can overflow.
+static __device__ __forceinline__ int64_t offset_at(const kvc__write_params &p, int64_t r)
+{
+	int64_t offset = p.offsets[r];
+	return offset < 0 ? 0 : offset > p.token_count ? p.token_count : offset;
+}
+
 static __device__ __forceinline__ int64_t first_entry(const kvc__write_params &p, int64_t r)
 {
-	return p.offsets[r] > 0 ? p.offsets[r] : 0;
+	return offset_at(p, r);
 }
 
 static __device__ __forceinline__ int64_t past_entry(const kvc__write_params &p, int64_t r)
 {
-	return p.offsets[r + 1] < p.token_count ? p.offsets[r + 1] : p.token_count;
+	return offset_at(p, r + 1);
 }
 
 // Does this slot get a record?
