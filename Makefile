@@ -104,11 +104,11 @@ install: build ## Install to PREFIX (/usr/local); DESTDIR is honoured
 
 format: ## Format all C files in place
 	tools/setup.sh format
-	clang-format -i $(C_FILES)
+	@clang-format -i $(C_FILES)
 
 format-check: ## Fail if a C file is not formatted
 	tools/setup.sh format
-	clang-format --dry-run --Werror $(C_FILES)
+	@clang-format --dry-run --Werror $(C_FILES)
 
 lint: ## The project's own rules, shellcheck, cppcheck and clang-tidy
 	tools/setup.sh lint
