@@ -51,14 +51,14 @@ check-asan: ## Tests under AddressSanitizer and UndefinedBehaviorSanitizer (gcc)
 	cmake -S . -B build-asan -DCMAKE_C_COMPILER=gcc \
 		-DKVC_SANITIZE=address,undefined >/dev/null
 	cmake --build build-asan -j $(JOBS)
-	UBSAN_OPTIONS=print_stacktrace=1 $(CTEST) --test-dir build-asan --timeout 600 -LE tree
+	UBSAN_OPTIONS=print_stacktrace=1 $(CTEST) --test-dir build-asan --timeout 600 -LE 'tree|html'
 
 check-tsan: ## Tests under ThreadSanitizer (clang)
 	tools/setup.sh sanitize
 	cmake -S . -B build-tsan -DCMAKE_C_COMPILER=clang \
 		-DKVC_SANITIZE=thread >/dev/null
 	cmake --build build-tsan -j $(JOBS)
-	TSAN_OPTIONS=die_after_fork=0 $(FIXED_LAYOUT) $(CTEST) --test-dir build-tsan --timeout 600 -LE tree
+	TSAN_OPTIONS=die_after_fork=0 $(FIXED_LAYOUT) $(CTEST) --test-dir build-tsan --timeout 600 -LE 'tree|html'
 
 check-all: check ## check, the long tests, and a clean replay of the whole trace
 	tools/setup.sh test browser
@@ -104,11 +104,11 @@ install: build ## Install to PREFIX (/usr/local); DESTDIR is honoured
 
 format: ## Format all C files in place
 	tools/setup.sh format
-	clang-format -i $(C_FILES)
+	@clang-format -i $(C_FILES)
 
 format-check: ## Fail if a C file is not formatted
 	tools/setup.sh format
-	clang-format --dry-run --Werror $(C_FILES)
+	@clang-format --dry-run --Werror $(C_FILES)
 
 lint: ## The project's own rules, shellcheck, cppcheck and clang-tidy
 	tools/setup.sh lint

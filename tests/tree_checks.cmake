@@ -1,5 +1,5 @@
 # Checks of the tree, the header and the installed product. They look at files, not at the behaviour
-# of the compiled code, so the sanitizer runs leave them out (label "tree").
+# of the compiled code, so the sanitizer runs leave them out (label "tree"), as they do the browser's ("html").
 set(kvc_static_file $<TARGET_FILE:kvcanary_static>)
 set(kvc_shared_file $<TARGET_FILE:kvcanary_shared>)
 

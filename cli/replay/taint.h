@@ -67,7 +67,7 @@ struct taint {
 	 * found that could be taken for another fault. There every victim will do. */
 	bool lenient;
 	bool spreading; /* marks are being spread: none may take another's place, or it never ends */
-	bool dirty; /* something changed since marks were spread */
+	bool dirty;     /* something changed since marks were spread */
 	struct injection *injections;
 	int32_t injection_count;
 	int32_t injection_capacity;
