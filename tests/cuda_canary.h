@@ -57,8 +57,8 @@ static inline void cuda_world_push(struct cuda_world *w)
 {
 	for (int i = 0; i < w->count; i++)
 		if (w->twins[i].bytes)
-			cuda_must(cuda.to_device(w->twins[i].base + CUDA_RED_ZONE,
-			                  w->twins[i].host, w->twins[i].bytes),
+			cuda_must(cuda.to_device(w->twins[i].base + CUDA_RED_ZONE, w->twins[i].host,
+			                  w->twins[i].bytes),
 			        w->names[i]);
 }
 
@@ -119,8 +119,8 @@ static inline void cuda_random_source(struct cuda_world *w, struct seeded *rando
 	static const int64_t widths[] = { 1, 2, 6, 8, 12, 16, 16, 24, 32, 64, 64, 92, 128, 128, 256,
 		512, 1024 };
 	static const int64_t pages[] = { 1, 1, 1, 4, 5, 16 };
-	const kvc_dtype types[] = { KVC_BFLOAT16, KVC_BFLOAT16, KVC_FLOAT16, KVC_FLOAT32, KVC_FLOAT64,
-		KVC_FLOAT8_E4M3FN, KVC_FLOAT8_E5M2, KVC_UINT8 };
+	const kvc_dtype types[] = { KVC_BFLOAT16, KVC_BFLOAT16, KVC_FLOAT16, KVC_FLOAT32,
+		KVC_FLOAT64, KVC_FLOAT8_E4M3FN, KVC_FLOAT8_E5M2, KVC_UINT8 };
 	kvc_source *source = &w->sources[0][which];
 	int64_t step = seeded_one_in(random, 3) ? 1 : 16; /* most layouts are aligned */
 	int64_t pad = step * seeded_in(random, 0, 2);
@@ -184,7 +184,8 @@ static inline void cuda_world_start(
 	group.sources = w->sources[0];
 	group.source_count = source_count;
 	group.fingerprint = (int32_t)seeded_in(random, 0, 1);
-	group.coverage = seeded_one_in(random, 8) ? KVC_COVERAGE_NONE : (int32_t)seeded_in(random, 1, 2);
+	group.coverage =
+	        seeded_one_in(random, 8) ? KVC_COVERAGE_NONE : (int32_t)seeded_in(random, 1, 2);
 	group.reserved_slot = seeded_one_in(random, 2) ? 0 : -1;
 	w->group[0] = w->group[1] = group;
 	w->group[1].records = device;
@@ -228,8 +229,8 @@ static inline void cuda_world_ring(struct cuda_world *w, int columns, int64_t ca
 	ring[0].columns = ring[1].columns = columns;
 	ring[0].capacity = ring[1].capacity = capacity;
 	ring[1].device.device_type = KVC_DEVICE_CUDA;
-	ring[0].rows = cuda_world_add(
-	        w, "ring", (size_t)(capacity * columns) * sizeof(int64_t), &device);
+	ring[0].rows =
+	        cuda_world_add(w, "ring", (size_t)(capacity * columns) * sizeof(int64_t), &device);
 	ring[1].rows = device;
 	w->is_ring[w->count - 1] = 1;
 	ring[0].counters = cuda_world_add(w, "counters", sizeof(kvc_counters), &device);
@@ -257,13 +258,13 @@ static int cuda_compare_rows(const void *a, const void *b)
 }
 
 /* The rows of a ring, sorted, sequence numbers aside; 16 columns each, zero where there are 8. */
-static inline int64_t *cuda_sorted_rows(
-        const int64_t *rows, int64_t count, int columns)
+static inline int64_t *cuda_sorted_rows(const int64_t *rows, int64_t count, int columns)
 {
 	int64_t *out = calloc((size_t)count * 16 + 1, sizeof(*out));
 
 	for (int64_t i = 0; i < count; i++)
-		memcpy(out + i * 16, rows + i * columns, sizeof(*out) * (size_t)(columns == 16 ? 15 : 8));
+		memcpy(out + i * 16, rows + i * columns,
+		        sizeof(*out) * (size_t)(columns == 16 ? 15 : 8));
 	qsort(out, (size_t)count, 16 * sizeof(*out), cuda_compare_rows);
 	return out;
 }

@@ -45,8 +45,8 @@ static void bind(struct scene *s, int on_device)
 	s->rings[on_device].consumed = data_of(s, CONSUMED, on_device);
 	s->rings[on_device].counters = data_of(s, COUNTERS, on_device);
 	s->rings[on_device].device = device;
-	expect_ok(kvc_plan_bind(&s->plans[on_device], data_of(s, MEMORY, on_device), device,
-	        s->entries, 1));
+	expect_ok(kvc_plan_bind(
+	        &s->plans[on_device], data_of(s, MEMORY, on_device), device, s->entries, 1));
 }
 
 /* Few slots, positions, tokens and predecessors, so that many entries meet. */
@@ -95,8 +95,7 @@ static void build(struct scene *s, struct seeded *random)
 	cuda_tensor_vector(&s->tensors[MEMORY], "plan", KVC_INT64,
 	        (int64_t)(kvc_plan_bytes(s->entries, 1) / sizeof(int64_t)));
 	cuda_tensor_make(&s->tensors[SCRATCH], "scratch", KVC_INT64, 2, s->slots, s->slots + 1, 0);
-	cuda_tensor_vector(
-	        &s->tensors[MAPPING], "mapping", KVC_INT64, seeded_in(random, 1, 1500));
+	cuda_tensor_vector(&s->tensors[MAPPING], "mapping", KVC_INT64, seeded_in(random, 1, 1500));
 	cuda_tensor_vector(&s->tensors[RING], "ring", KVC_INT64, 16 * RING_ROWS);
 	cuda_tensor_vector(&s->tensors[CONSUMED], "consumed", KVC_INT64, 1);
 	cuda_tensor_vector(&s->tensors[COUNTERS], "counters", KVC_UINT8, sizeof(kvc_counters));
@@ -214,8 +213,8 @@ static void slots_outside_the_records_are_rows(void **state)
 		*s.plans[0].verify_num_valid = (int32_t)s.entries;
 		expect_ok(run(&s, 0, NULL));
 		int64_t sound = ((const kvc_counters *)data_of(&s, COUNTERS, 0))->violations;
-		s.plans[0].verify_slot_indices[entry] = seeded_one_in(&random, 2) ? s.slots + 9
-		                                                                  : INT64_MAX;
+		s.plans[0].verify_slot_indices[entry] =
+		        seeded_one_in(&random, 2) ? s.slots + 9 : INT64_MAX;
 		mapping[full] = s.slots + seeded_in(&random, 9, INT64_MAX / 2);
 		*s.plans[0].verify_num_valid = (int32_t)s.entries + 5;
 		for (int t = RECORDS; t <= MAPPING; t++)

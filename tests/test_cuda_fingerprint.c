@@ -5,8 +5,8 @@
 #include "cuda_canary.h"
 #include "vectors_canary.h"
 
-static kvc_tensor slots_of(struct cuda_world *w, struct seeded *random, int64_t count, int low,
-        kvc_tensor tensors[2])
+static kvc_tensor slots_of(
+        struct cuda_world *w, struct seeded *random, int64_t count, int low, kvc_tensor tensors[2])
 {
 	int64_t *slots = cuda_world_vector(w, "slots", count, tensors);
 
@@ -83,12 +83,14 @@ static void foreign_slots_and_offsets_are_left_out(void **state)
 		int64_t *values = cuda_world_vector(&w, "slots", 100, slots);
 		uint64_t *out = cuda_world_add(&w, "fingerprints", 800, &device);
 		for (int k = 0; k < 100; k++)
-			values[k] = seeded_one_in(&random, 3) ? INT64_MIN : seeded_in(&random, 0, 39);
+			values[k] =
+			        seeded_one_in(&random, 3) ? INT64_MIN : seeded_in(&random, 0, 39);
 		expect_ok(kvc_fingerprint(out, &w.group[0], &slots[0], NULL));
 		for (int k = 0; k < 100; k++)
 			if (values[k] < 0)
-				values[k] = seeded_one_in(&random, 2) ? INT64_MAX - seeded_in(&random, 0, 9)
-				                                      : seeded_in(&random, 200, 1 << 20);
+				values[k] = seeded_one_in(&random, 2)
+				                    ? INT64_MAX - seeded_in(&random, 0, 9)
+				                    : seeded_in(&random, 200, 1 << 20);
 		cuda_world_push(&w);
 		cuda_must(cuda.fill((cuda_pointer)(uintptr_t)device, 0x55, 800), "fill");
 		expect_ok(kvc_fingerprint(device, &w.group[1], &slots[1], NULL));
@@ -129,7 +131,8 @@ static void sglangs_fingerprints(void **state)
 			void *device;
 			const uint8_t *data = vectors_bytes(
 			        &v, vectors_field(json_array_get(list, s), "data"), &bytes);
-			memcpy(cuda_world_add(&w, "source", (size_t)bytes, &device), data, (size_t)bytes);
+			memcpy(cuda_world_add(&w, "source", (size_t)bytes, &device), data,
+			        (size_t)bytes);
 			sources[s] = group.sources[s];
 			sources[s].base = device;
 		}
@@ -149,7 +152,8 @@ static void sglangs_fingerprints(void **state)
 			cuda_world_push(&w);
 			expect_ok(kvc_fingerprint(device, &group, &tensors[1], NULL));
 			cuda_must(cuda.synchronize(), "vectors");
-			cuda_must(cuda.to_host(got, (cuda_pointer)(uintptr_t)device, (size_t)count * 8),
+			cuda_must(cuda.to_host(
+			                  got, (cuda_pointer)(uintptr_t)device, (size_t)count * 8),
 			        "out");
 			for (int64_t i = 0; i < count; i++)
 				same &= got[i] == vectors_h64(json_array_get(
@@ -220,12 +224,13 @@ static void too_many_sources_are_refused(void **state)
 		}
 		w.group[side].sources = many;
 		w.group[side].source_count = 384;
-		expect_ok(kvc_fingerprint(side ? device : (void *)out, &w.group[side], &slots[side], NULL));
+		expect_ok(kvc_fingerprint(
+		        side ? device : (void *)out, &w.group[side], &slots[side], NULL));
 	}
 	w.group[1].source_count = 385;
 	expect_error(kvc_fingerprint(device, &w.group[1], &slots[1], NULL), KVC_E_CONFIG,
-	        "cuda-sources-max", "the group has 385 sources, and on CUDA a group takes at most 384",
-	        -1);
+	        "cuda-sources-max",
+	        "the group has 385 sources, and on CUDA a group takes at most 384", -1);
 	cuda_world_compare(&w, "384 sources");
 	cuda_world_free(&w);
 }

@@ -7,7 +7,18 @@
 #include "sglang_vectors.h"
 
 enum {
-	ROWS, PREFIX, EXTEND, START, VALID, SLOTS, TOKENS, MAPPING, EXCLUDE, MEMORY, ROTATION, TENSORS
+	ROWS,
+	PREFIX,
+	EXTEND,
+	START,
+	VALID,
+	SLOTS,
+	TOKENS,
+	MAPPING,
+	EXCLUDE,
+	MEMORY,
+	ROTATION,
+	TENSORS
 };
 
 struct scene {
@@ -212,12 +223,11 @@ static void fill_scene(struct scene *s, struct seeded *random, int64_t longest)
 		int64s_of(s, PREFIX)[r] = seeded_in(random, -1, longest);
 		int64s_of(s, EXTEND)[r] = seeded_in(random, -1, 3);
 		int64s_of(s, START)[r] = seeded_in(random, -1, longest);
-		int64s_of(s, VALID)[r] =
-		        seeded_in(random, -1, s->tensors[TOKENS].shape[1]);
+		int64s_of(s, VALID)[r] = seeded_in(random, -1, s->tensors[TOKENS].shape[1]);
 	}
 	for (int64_t i = 0; i < s->tensors[SLOTS].shape[0] * s->tensors[SLOTS].strides[0]; i++)
-		slots[i] = (int32_t)seeded_in(random, seeded_one_in(random, 9) ? -4 : 0,
-		        slot_count - 1);
+		slots[i] = (int32_t)seeded_in(
+		        random, seeded_one_in(random, 9) ? -4 : 0, slot_count - 1);
 	for (int64_t i = 0; i < s->tensors[TOKENS].shape[0] * s->tensors[TOKENS].strides[0]; i++)
 		tokens[i] = (int32_t)seeded_in(random, -1, 200000);
 	for (int64_t i = 0; i < slot_count; i++)
@@ -237,8 +247,8 @@ static void upload(const struct scene *s)
 
 static void make_tensors(struct scene *s, int64_t bs, int64_t v, int64_t w)
 {
-	static const char *names[] = { "req_pool_indices", "prefix_lens", "extend_seq_lens", "start",
-		"valid_lens" };
+	static const char *names[] = { "req_pool_indices", "prefix_lens", "extend_seq_lens",
+		"start", "valid_lens" };
 
 	s->bs = bs, s->v = v, s->w = w;
 	for (int i = ROWS; i <= VALID; i++)
@@ -360,12 +370,12 @@ static void check_scene(struct scene *s, const char *what)
 static void describe(char *what, size_t bytes, const struct shape *shape, const struct scene *s)
 {
 	snprintf(what, bytes,
-	        "bs=%d rows=%d columns=%d v=%d w=%d longest=%d rules=%d window=%d offset=%d start=%d "
+	        "bs=%d rows=%d columns=%d v=%d w=%d longest=%d rules=%d window=%d offset=%d "
+	        "start=%d "
 	        "tokens=%d mapping=%d exclude=%d rotation=%d",
-	        (int)shape->bs, (int)shape->rows, (int)shape->columns, (int)shape->v,
-	        (int)shape->w, (int)shape->longest, s->args.rules, (int)s->args.window,
-	        (int)s->args.token_offset, s->use_start, s->use_tokens, s->use_mapping,
-	        s->use_exclude, s->use_rotation);
+	        (int)shape->bs, (int)shape->rows, (int)shape->columns, (int)shape->v, (int)shape->w,
+	        (int)shape->longest, s->args.rules, (int)s->args.window, (int)s->args.token_offset,
+	        s->use_start, s->use_tokens, s->use_mapping, s->use_exclude, s->use_rotation);
 }
 
 static struct shape random_shape(struct seeded *random)
@@ -373,7 +383,8 @@ static struct shape random_shape(struct seeded *random)
 	static const int64_t batches[] = { 0, 1, 2, 5, 31, 64, 256, 1023, 1024, 1025, 2600 };
 	static const int64_t lengths[] = { 0, 1, 5, 40, 300, 3000 };
 	struct shape shape = { .bs = batches[seeded_in(random, 0, 10)],
-		.longest = lengths[seeded_in(random, 0, 5)], .rows = seeded_in(random, 1, 40) };
+		.longest = lengths[seeded_in(random, 0, 5)],
+		.rows = seeded_in(random, 1, 40) };
 
 	if (shape.bs * shape.longest > 60000)
 		shape.longest = 60000 / shape.bs;
@@ -415,7 +426,12 @@ static void device_equals_cpu_for_large_plans(void **state)
 		{ .bs = 256, .rows = 257, .columns = 2048, .longest = 2048, .v = 524288, .w = 256 },
 		{ .bs = 256, .rows = 300, .columns = 4096, .longest = 4000, .v = 100000, .w = 512 },
 		{ .bs = 1, .rows = 2, .columns = 300000, .longest = 300000, .v = 400000, .w = 8 },
-		{ .bs = 1500, .rows = 1600, .columns = 600, .longest = 600, .v = 500000, .w = 1500 },
+		{ .bs = 1500,
+		        .rows = 1600,
+		        .columns = 600,
+		        .longest = 600,
+		        .v = 500000,
+		        .w = 1500 },
 		{ .bs = 20000, .rows = 900, .columns = 40, .longest = 40, .v = 70000, .w = 20001 },
 	};
 	struct seeded random = seeded_start("cuda_plan large");
@@ -501,8 +517,12 @@ static void absurd_lengths_are_cut_and_reported(void **state)
 	if (!cuda_device_open())
 		skip();
 	for (int i = 0; i < 20; i++) {
-		struct shape shape = { .bs = 30, .rows = 5, .columns = 10, .longest = 10,
-			.v = i % 2 ? 100 : 5000, .w = 30 };
+		struct shape shape = { .bs = 30,
+			.rows = 5,
+			.columns = 10,
+			.longest = 10,
+			.v = i % 2 ? 100 : 5000,
+			.w = 30 };
 		struct scene s;
 		build(&s, &random, &shape, KVC_RULES_OWN);
 		s.args.window = 0;
@@ -533,8 +553,9 @@ static void a_batch_beyond_the_capacity_is_refused_by_both_rules(void **state)
 	if (!cuda_device_open())
 		skip();
 	for (int rules = KVC_RULES_OWN; rules <= KVC_RULES_SGLANG; rules++) {
-		struct shape shape = { .bs = 5, .rows = 5, .columns = 10, .longest = 5, .v = 30,
-			.w = 4 };
+		struct shape shape = {
+			.bs = 5, .rows = 5, .columns = 10, .longest = 5, .v = 30, .w = 4
+		};
 		struct scene s;
 		build(&s, &random, &shape, rules);
 		expect_error(run(&s, 1, NULL, NULL), KVC_E_LENGTH, "plan-batch-exceeds-capacity",
@@ -562,8 +583,12 @@ static void captured_graph_replays_with_new_contents(void **state)
 	if (!cuda_device_open())
 		skip();
 	for (int round = 0; round < 6; round++) {
-		struct shape shape = { .bs = 20, .rows = 30, .columns = 400, .longest = 300,
-			.v = round % 2 ? 70 : 1500, .w = 25 };
+		struct shape shape = { .bs = 20,
+			.rows = 30,
+			.columns = 400,
+			.longest = 300,
+			.v = round % 2 ? 70 : 1500,
+			.w = 25 };
 		struct scene s;
 		kvc_report want;
 		build(&s, &random, &shape, KVC_RULES_OWN);
@@ -613,8 +638,8 @@ static void copy_table(struct vectors *v, const char *key, struct scene *s, int 
 static int same_array(struct vectors *v, const char *key, const int64_t *got, int64_t count)
 {
 	int64_t want_count;
-	int64_t *want = vectors_int64s(
-	        v, vectors_field(vectors_field(v->item, "want"), key), &want_count);
+	int64_t *want =
+	        vectors_int64s(v, vectors_field(vectors_field(v->item, "want"), key), &want_count);
 
 	return want_count == count && memcmp(got, want, (size_t)count * sizeof(*got)) == 0;
 }
@@ -684,8 +709,8 @@ static void sglangs_normal_cases_give_its_plan(void **state)
 		skip();
 	vectors_open(&v, "plan.jsonl");
 	while (vectors_next(&v))
-		vectors_passed(&v, strcmp(vectors_text(v.item, "class"), "normal") != 0 ||
-		                           run_case(&v));
+		vectors_passed(
+		        &v, strcmp(vectors_text(v.item, "class"), "normal") != 0 || run_case(&v));
 	assert_true(vectors_close(&v));
 }
 

@@ -79,8 +79,7 @@ static kvc_status run(struct scene *s, int on_device, int is_copy, void *stream)
 	for (int i = 0; i < TENSORS; i++)
 		t[i] = cuda_tensor_of(&s->tensors[i], on_device);
 	if (is_copy)
-		return kvc_canary_copy(
-		        &s->groups[on_device], t[FROM], t[TO], t[SCRATCH], stream);
+		return kvc_canary_copy(&s->groups[on_device], t[FROM], t[TO], t[SCRATCH], stream);
 	return kvc_canary_void(&s->groups[on_device], t[FROM], stream);
 }
 

@@ -85,8 +85,8 @@ static void add_indices(struct scene *s, int kind, const int64_t *values, int wi
 	}
 	s->twins[kind] = cuda_twin_make(data, (size_t)s->tokens * width);
 	s->host[kind] = over(s, kind, data, wide ? KVC_INT64 : KVC_INT32, 1);
-	s->device[kind] = over(
-	        s, kind, cuda_twin_device(&s->twins[kind]), wide ? KVC_INT64 : KVC_INT32, 1);
+	s->device[kind] =
+	        over(s, kind, cuda_twin_device(&s->twins[kind]), wide ? KVC_INT64 : KVC_INT32, 1);
 	s->device[kind].device.device_type = KVC_DEVICE_CUDA;
 }
 
@@ -172,7 +172,7 @@ static void build(struct scene *s, struct seeded *random, const struct shape *sh
 	add_rows(s, random, V_POOL, shape->pool, s->slot_count, hkv, d, 0);
 	for (int64_t i = 0; i < n; i++)
 		values[i] = seeded_in(random, 0,
-		        shape->table                ? TABLE_ROWS - 1
+		        shape->table               ? TABLE_ROWS - 1
 		        : seeded_one_in(random, 4) ? KVC_POSITION_MAX
 		                                   : 9000);
 	add_indices(s, POSITIONS, values, seeded_one_in(random, 2));
@@ -248,7 +248,8 @@ static void check_shape(struct seeded *random, const struct shape *shape)
 	        "place=%d v=%d table=%d",
 	        (int)shape->tokens, (int)shape->q_heads, (int)shape->kv_heads, (int)shape->dim,
 	        (int)shape->rotary_dim, shape->dtype.bits, shape->pool.code, shape->pool.bits,
-	        shape->style, shape->coverage, shape->pad, shape->in_place, !shape->without_v, shape->table);
+	        shape->style, shape->coverage, shape->pad, shape->in_place, !shape->without_v,
+	        shape->table);
 	build(&s, random, shape);
 	expect_ok(run(&s, s.host, &s.host_stamp, NULL));
 	expect_ok(run(&s, s.device, &s.device_stamp, NULL));
@@ -275,12 +276,16 @@ static void device_equals_cpu_for_every_common_shape(void **state)
 		for (size_t t = 0; t < 7; t++)
 			for (int coverage = 0; coverage <= 2; coverage++) {
 				const kvc_dtype fp8[] = { KVC_FLOAT8_E4M3FN, KVC_FLOAT8_E5M2 };
-				struct shape shape = { .tokens = tokens[t], .q_heads = heads[h][0],
-					.kv_heads = heads[h][1], .dim = seeded_one_in(&random, 2) ? 64 : 128,
-					.dtype = pick(&random, types, 3), .coverage = coverage };
+				struct shape shape = { .tokens = tokens[t],
+					.q_heads = heads[h][0],
+					.kv_heads = heads[h][1],
+					.dim = seeded_one_in(&random, 2) ? 64 : 128,
+					.dtype = pick(&random, types, 3),
+					.coverage = coverage };
 				shape.rotary_dim = shape.dim;
 				shape.table = seeded_one_in(&random, 2);
-				shape.pool = seeded_one_in(&random, 3) ? pick(&random, fp8, 2) : shape.dtype;
+				shape.pool = seeded_one_in(&random, 3) ? pick(&random, fp8, 2)
+				                                       : shape.dtype;
 				shape.in_place = (int)seeded_in(&random, 0, 2);
 				shape.pad = seeded_one_in(&random, 2) ? 64 : 0;
 				check_shape(&random, &shape);
@@ -298,10 +303,13 @@ static void device_equals_cpu_for_random_shapes(void **state)
 		skip();
 	for (int i = 0; i < 300; i++) {
 		struct shape shape = { .tokens = seeded_in(&random, 1, 70),
-			.q_heads = seeded_in(&random, 1, 9), .kv_heads = seeded_in(&random, 1, 5),
-			.dim = dims[seeded_in(&random, 0, 8)], .dtype = pick(&random, types, 3) };
-		shape.rotary_dim = seeded_one_in(&random, 2) ? shape.dim
-		                                             : 2 * seeded_in(&random, 0, shape.dim / 2);
+			.q_heads = seeded_in(&random, 1, 9),
+			.kv_heads = seeded_in(&random, 1, 5),
+			.dim = dims[seeded_in(&random, 0, 8)],
+			.dtype = pick(&random, types, 3) };
+		shape.rotary_dim = seeded_one_in(&random, 2)
+		                           ? shape.dim
+		                           : 2 * seeded_in(&random, 0, shape.dim / 2);
 		shape.q_offset = (int)seeded_in(&random, 0, shape.dim - shape.rotary_dim);
 		shape.pool = seeded_one_in(&random, 3) ? pick(&random, fp8, 2) : shape.dtype;
 		shape.style = (int)seeded_in(&random, 0, 1);
@@ -322,8 +330,12 @@ static void offending_rows_are_skipped_and_reported(void **state)
 	if (!cuda_device_open())
 		skip();
 	for (int round = 0; round < 40; round++) {
-		struct shape shape = { .tokens = 40, .q_heads = 4, .kv_heads = 2,
-			.dim = round % 2 ? 128 : 80, .dtype = KVC_BFLOAT16, .pool = KVC_BFLOAT16 };
+		struct shape shape = { .tokens = 40,
+			.q_heads = 4,
+			.kv_heads = 2,
+			.dim = round % 2 ? 128 : 80,
+			.dtype = KVC_BFLOAT16,
+			.pool = KVC_BFLOAT16 };
 		struct scene s;
 		kvc_report report, *on_device;
 		struct cuda_twin twin, scratch;
@@ -352,7 +364,8 @@ static void offending_rows_are_skipped_and_reported(void **state)
 				break;
 			case 1:
 				device_positions[i] = positions[i] =
-				        seeded_one_in(&random, 2) ? -1 : (int64_t)KVC_POSITION_MAX + 1;
+				        seeded_one_in(&random, 2) ? -1
+				                                  : (int64_t)KVC_POSITION_MAX + 1;
 				slots[i] = -1;
 				first_position = bad_positions++ ? first_position : i;
 				break;
@@ -381,8 +394,8 @@ static void offending_rows_are_skipped_and_reported(void **state)
 		                  sizeof(device_slots)),
 		        "slots");
 		int64_t scratch_shape[1] = { s.slot_count };
-		kvc_tensor scratch_tensor = kvc_tensor_make(
-		        cuda_twin_device(&scratch), KVC_INT32, 1, scratch_shape);
+		kvc_tensor scratch_tensor =
+		        kvc_tensor_make(cuda_twin_device(&scratch), KVC_INT32, 1, scratch_shape);
 		scratch_tensor.device.device_type = KVC_DEVICE_CUDA;
 		s.args.check_duplicates = 1;
 		s.args.scratch = &scratch_tensor;
@@ -390,7 +403,8 @@ static void offending_rows_are_skipped_and_reported(void **state)
 		expect_ok(kvc_report_init(on_device, kvc_device_make(KVC_DEVICE_CUDA, 0), NULL));
 		expect_ok(run(&s, s.device, NULL, NULL));
 		cuda_must(cuda.synchronize(), "run");
-		cuda_must(cuda.to_host(&report, twin.base + CUDA_RED_ZONE, sizeof(report)), "report");
+		cuda_must(
+		        cuda.to_host(&report, twin.base + CUDA_RED_ZONE, sizeof(report)), "report");
 		assert_int_equal(report.count[KVC_REPORT_SLOT_RANGE], bad_slots);
 		assert_int_equal(report.first[KVC_REPORT_SLOT_RANGE], first_slot);
 		assert_int_equal(report.count[KVC_REPORT_POSITION_RANGE], bad_positions);
@@ -418,8 +432,13 @@ static void captured_graph_replays_with_new_contents(void **state)
 	if (!cuda_device_open())
 		skip();
 	for (int round = 0; round < 4; round++) {
-		struct shape shape = { .tokens = round < 2 ? 5 : 900, .q_heads = 8, .kv_heads = 2,
-			.dim = 128, .rotary_dim = 128, .dtype = KVC_BFLOAT16, .pool = KVC_BFLOAT16,
+		struct shape shape = { .tokens = round < 2 ? 5 : 900,
+			.q_heads = 8,
+			.kv_heads = 2,
+			.dim = 128,
+			.rotary_dim = 128,
+			.dtype = KVC_BFLOAT16,
+			.pool = KVC_BFLOAT16,
 			.coverage = round % 2 ? 2 : 0 };
 		struct scene s;
 		void *stream, *graph, *exec;
@@ -431,7 +450,8 @@ static void captured_graph_replays_with_new_contents(void **state)
 		cuda_must(cuda.graph_instantiate(&exec, graph, 0), "instantiate");
 		for (int replay = 0; replay < 3; replay++) {
 			for (int kind = Q; kind <= V; kind++) {
-				fill_rows(&random, s.twins[kind].host, s.twins[kind].bytes, shape.dtype);
+				fill_rows(&random, s.twins[kind].host, s.twins[kind].bytes,
+				        shape.dtype);
 				cuda_must(cuda.to_device(s.twins[kind].base + CUDA_RED_ZONE,
 				                  s.twins[kind].host, s.twins[kind].bytes),
 				        "new contents");

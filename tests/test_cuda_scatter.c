@@ -88,9 +88,9 @@ static void model(struct scene *s, kvc_report *report)
 
 struct shape {
 	int64_t bs, columns, pad, spare_rows;
-	int64_t longest;     /* lengths are 0 .. longest */
-	int64_t one_longest; /* and one request has this many tokens; 0: none has */
-	int equal;           /* all have 'longest' */
+	int64_t longest;           /* lengths are 0 .. longest */
+	int64_t one_longest;       /* and one request has this many tokens; 0: none has */
+	int equal;                 /* all have 'longest' */
 	int flat_skip, table_skip; /* elements by which the tensors miss alignment */
 };
 
@@ -274,8 +274,9 @@ static void device_equals_cpu_for_random_batches(void **state)
 		char what[300];
 		if (shape.bs * shape.longest > 400000)
 			shape.longest = 400000 / shape.bs;
-		shape.columns = seeded_one_in(&random, 3) ? seeded_in(&random, 0, 50)
-		                                          : shape.longest + seeded_in(&random, 0, 3);
+		shape.columns = seeded_one_in(&random, 3)
+		                        ? seeded_in(&random, 0, 50)
+		                        : shape.longest + seeded_in(&random, 0, 3);
 		if (seeded_one_in(&random, 3))
 			shape.one_longest = seeded_in(&random, 1, 20000);
 		build(&s, &random, &shape, &args);
@@ -372,7 +373,8 @@ static void offending_requests_are_skipped_and_reported(void **state)
 	for (int i = 0; i < 400; i++) {
 		struct shape shape = { .bs = batches[seeded_in(&random, 0, 5)],
 			.longest = lengths[seeded_in(&random, 0, 3)],
-			.spare_rows = seeded_in(&random, 0, 4), .flat_skip = seeded_one_in(&random, 4) };
+			.spare_rows = seeded_in(&random, 0, 4),
+			.flat_skip = seeded_one_in(&random, 4) };
 		kvc_scatter_args args = random_options(&random);
 		struct scene s;
 		char what[300];
@@ -401,8 +403,9 @@ static void a_bad_token_stops_its_whole_request(void **state)
 	if (!cuda_device_open())
 		skip();
 	for (int i = 0; i < 15; i++) {
-		struct shape shape = { .bs = 3, .longest = 500, .spare_rows = 1,
-			.one_longest = sizes[i % 5] };
+		struct shape shape = {
+			.bs = 3, .longest = 500, .spare_rows = 1, .one_longest = sizes[i % 5]
+		};
 		const kvc_scatter_args args = options(KVC_RULES_OWN, 0, 0);
 		struct scene s;
 		char what[300];
@@ -426,8 +429,10 @@ static void captured_graph_replays_with_new_contents(void **state)
 	if (!cuda_device_open())
 		skip();
 	for (int round = 0; round < 4; round++) {
-		struct shape shape = { .bs = 50, .longest = round % 2 ? 3000 : 40,
-			.columns = round < 2 ? 3000 : 100000, .spare_rows = 3 };
+		struct shape shape = { .bs = 50,
+			.longest = round % 2 ? 3000 : 40,
+			.columns = round < 2 ? 3000 : 100000,
+			.spare_rows = 3 };
 		const kvc_scatter_args args = options(KVC_RULES_OWN, round / 2, 0);
 		struct scene s;
 		kvc_report want;
@@ -468,8 +473,9 @@ static int run_case(struct vectors *v)
 	cuda_tensor_vector(&s.tensors[FLAT], "flat_in", KVC_INT64, tokens);
 	cuda_tensor_vector(&s.tensors[OFFSETS], "offsets", KVC_INT64, bs + 1);
 	cuda_tensor_vector(&s.tensors[ROWS], "req_pool_indices", KVC_INT64, bs);
-	cuda_tensor_make(&s.tensors[TABLE], "pool_out", KVC_INT32, vectors_int(v->item, "pool_rows"),
-	        vectors_int(v->item, "pool_cols"), vectors_int(v->item, "pool_row_stride"), 0);
+	cuda_tensor_make(&s.tensors[TABLE], "pool_out", KVC_INT32,
+	        vectors_int(v->item, "pool_rows"), vectors_int(v->item, "pool_cols"),
+	        vectors_int(v->item, "pool_row_stride"), 0);
 	memcpy(int64s_of(&s, FLAT), flat, (size_t)tokens * 8);
 	memcpy(int64s_of(&s, OFFSETS), offsets, (size_t)(bs + 1) * 8);
 	memcpy(int64s_of(&s, ROWS), rows, (size_t)bs * 8);
@@ -495,8 +501,8 @@ static void sglangs_normal_cases_give_its_bytes(void **state)
 		skip();
 	vectors_open(&v, "scatter.jsonl");
 	while (vectors_next(&v))
-		vectors_passed(&v, strcmp(vectors_text(v.item, "class"), "normal") != 0 ||
-		                           run_case(&v));
+		vectors_passed(
+		        &v, strcmp(vectors_text(v.item, "class"), "normal") != 0 || run_case(&v));
 	assert_true(vectors_close(&v));
 }
 

@@ -66,9 +66,11 @@ static void fill_records(struct scene *s, struct seeded *random, int64_t per_req
 		int64_t start = seeded_one_in(random, 3) ? seeded_in(random, 1, 9) : 0;
 		int64_t n = seeded_in(random, 0, per_request);
 		rows[r] = seeded_one_in(random, 5) ? 0 : r + 1;
-		namespaces[r] = s->with_requests && seeded_one_in(random, 2) ? (int64_t)seeded_next(random)
-		                                                             : 0;
-		uint64_t chain = start ? seeded_next(random) : kvc_chain_start((uint64_t)namespaces[r]);
+		namespaces[r] = s->with_requests && seeded_one_in(random, 2)
+		                        ? (int64_t)seeded_next(random)
+		                        : 0;
+		uint64_t chain =
+		        start ? seeded_next(random) : kvc_chain_start((uint64_t)namespaces[r]);
 		chain_in[r] = seeded_one_in(random, 3) ? 0 : (int64_t)chain;
 		prefix[r] = start + n;
 		int64_t before = start ? (seeded_one_in(random, 2) ? -2 : -3) : -1;
@@ -91,7 +93,7 @@ static void fill_records(struct scene *s, struct seeded *random, int64_t per_req
 			}
 			before = slot;
 		}
-		ends[r] = seeded_one_in(random, 3) ? 0
+		ends[r] = seeded_one_in(random, 3)   ? 0
 		          : seeded_one_in(random, 3) ? (int64_t)seeded_next(random)
 		                                     : (int64_t)chain;
 	}
@@ -112,21 +114,52 @@ static void damage(struct scene *s, struct seeded *random)
 		kvc_record *record =
 		        cuda_world_record(w, slot >= 0 && slot < w->slot_count ? slot : 0);
 		switch (seeded_in(random, 0, 40)) {
-		case 0: record->token ^= 5; break;
-		case 1: record->position += 3; break;
-		case 2: record->prev_hash ^= 1; break;
-		case 3: record->fingerprint ^= 1; break;
-		case 4: memset(record, 0, sizeof(*record)); break;
-		case 5: plan->verify_slot_indices[i] = -seeded_in(random, 1, 9); break;
-		case 6: plan->verify_slot_indices[i] = w->slot_count + seeded_in(random, 0, 1 << 20); break;
-		case 7: plan->verify_slot_indices[i] = INT64_MAX - seeded_in(random, 0, 3); break;
-		case 8: plan->verify_prev_slot_indices[i] = seeded_in(random, -6, w->slot_count + 6); break;
-		case 9: plan->verify_prev_slot_indices[i] = INT64_MAX; break;
-		case 10: plan->verify_slot_indices[i] = 0; break;
-		case 11: plan->verify_expected_positions[i] = -seeded_in(random, 0, 3); break;
-		case 12: plan->verify_expected_tokens[i] ^= 9; break;
-		case 13: plan->verify_request[i] = (int32_t)seeded_in(random, -3, REQUESTS + 3); break;
-		default: break;
+		case 0:
+			record->token ^= 5;
+			break;
+		case 1:
+			record->position += 3;
+			break;
+		case 2:
+			record->prev_hash ^= 1;
+			break;
+		case 3:
+			record->fingerprint ^= 1;
+			break;
+		case 4:
+			memset(record, 0, sizeof(*record));
+			break;
+		case 5:
+			plan->verify_slot_indices[i] = -seeded_in(random, 1, 9);
+			break;
+		case 6:
+			plan->verify_slot_indices[i] =
+			        w->slot_count + seeded_in(random, 0, 1 << 20);
+			break;
+		case 7:
+			plan->verify_slot_indices[i] = INT64_MAX - seeded_in(random, 0, 3);
+			break;
+		case 8:
+			plan->verify_prev_slot_indices[i] =
+			        seeded_in(random, -6, w->slot_count + 6);
+			break;
+		case 9:
+			plan->verify_prev_slot_indices[i] = INT64_MAX;
+			break;
+		case 10:
+			plan->verify_slot_indices[i] = 0;
+			break;
+		case 11:
+			plan->verify_expected_positions[i] = -seeded_in(random, 0, 3);
+			break;
+		case 12:
+			plan->verify_expected_tokens[i] ^= 9;
+			break;
+		case 13:
+			plan->verify_request[i] = (int32_t)seeded_in(random, -3, REQUESTS + 3);
+			break;
+		default:
+			break;
 		}
 	}
 }
@@ -184,7 +217,8 @@ static void check(struct seeded *random, int64_t slot_count, int sources, int64_
 	build(&s, random, slot_count, sources, per_request, seeded_one_in(random, 4) ? 8 : 16);
 	damage(&s, random);
 	snprintf(what, sizeof(what),
-	        "slots=%d entries=%d sources=%d splitmix=%d coverage=%d rules=%d bytes=%d finite=%d",
+	        "slots=%d entries=%d sources=%d splitmix=%d coverage=%d rules=%d bytes=%d "
+	        "finite=%d",
 	        (int)slot_count, *s.plan[0].verify_num_valid, sources, s.w.group[0].fingerprint,
 	        s.w.group[0].coverage, s.args.rules, s.args.check_bytes, s.args.check_finite);
 	cuda_world_push(&s.w);
@@ -203,7 +237,8 @@ static void verify_equals_the_cpus(void **state)
 	for (int i = 0; i < 400; i++) {
 		int64_t per_request = seeded_one_in(&random, 5) ? 200 : seeded_in(&random, 1, 30);
 		check(&random, per_request * REQUESTS + seeded_in(&random, 1, 20),
-		        (int)seeded_in(&random, 0, seeded_one_in(&random, 4) ? 14 : 3), per_request);
+		        (int)seeded_in(&random, 0, seeded_one_in(&random, 4) ? 14 : 3),
+		        per_request);
 	}
 }
 
@@ -383,7 +418,8 @@ static int vector_matches(struct vectors *v)
 	cuda_world_push(&w);
 	expect_ok(kvc_canary_verify(&args, NULL));
 	cuda_must(cuda.synchronize(), vectors_id(v));
-	cuda_must(cuda.to_host(&ring.write_index, (cuda_pointer)(uintptr_t)device_ring.write_index, 4),
+	cuda_must(cuda.to_host(
+	                  &ring.write_index, (cuda_pointer)(uintptr_t)device_ring.write_index, 4),
 	        "write_index");
 	cuda_must(cuda.to_host(&ring.slot_runs,
 	                  (cuda_pointer)(uintptr_t)device_ring.slot_run_counter, 8),
@@ -395,7 +431,8 @@ static int vector_matches(struct vectors *v)
 	const json_t *want = vectors_field(item, "want");
 	int64_t written = vectors_int(want, "write_index"), shown;
 	int64_t *rows = vectors_block(v, (size_t)ring.ring.capacity * 8, 8);
-	int same = ring.write_index == written && ring.slot_runs == vectors_int(want, "slot_run_counter") &&
+	int same = ring.write_index == written &&
+	           ring.slot_runs == vectors_int(want, "slot_run_counter") &&
 	           ring.kernel_runs == vectors_int(want, "kernel_run_counter");
 	if (ring_bytes)
 		cuda_must(cuda.to_host(rows, (cuda_pointer)(uintptr_t)device_ring.rows, ring_bytes),
@@ -407,9 +444,11 @@ static int vector_matches(struct vectors *v)
 		for (int64_t i = 0; i < shown; i++)
 			memcpy(expected + 8 * i,
 			        vectors_int64s(v,
-			                json_array_get(vectors_field(want, "ring"), (size_t)i), NULL),
+			                json_array_get(vectors_field(want, "ring"), (size_t)i),
+			                NULL),
 			        64);
-		int64_t *a = cuda_sorted_rows(expected, shown, 8), *b = cuda_sorted_rows(rows, shown, 8);
+		int64_t *a = cuda_sorted_rows(expected, shown, 8),
+		        *b = cuda_sorted_rows(rows, shown, 8);
 		same = start < 0 || memcmp(a, b, (size_t)shown * 128) == 0;
 		free(a);
 		free(b);
@@ -431,8 +470,8 @@ static void sglangs_verifies(void **state)
 		skip();
 	vectors_open(&v, "verify.jsonl");
 	while (vectors_next(&v))
-		vectors_passed(&v, strcmp(vectors_text(v.item, "class"), "normal") != 0 ||
-		                           vector_matches(&v));
+		vectors_passed(&v,
+		        strcmp(vectors_text(v.item, "class"), "normal") != 0 || vector_matches(&v));
 	assert_true(vectors_close(&v));
 }
 

@@ -47,13 +47,19 @@ struct shape {
 static int64_t random_seed(struct scene *s, struct seeded *random, int64_t first)
 {
 	switch (seeded_in(random, 0, 9)) {
-	case 0: return -seeded_in(random, 1, 4);
-	case 1: return s->w.slot_count + seeded_in(random, 0, 99);
-	case 2: return 0;
+	case 0:
+		return -seeded_in(random, 1, 4);
+	case 1:
+		return s->w.slot_count + seeded_in(random, 0, 99);
+	case 2:
+		return 0;
 	case 3:
 	case 4:
-	case 5: return first < s->tokens ? values(s->t[SLOTS])[seeded_in(random, 0, s->tokens - 1)] : -1;
-	default: return seeded_in(random, 0, s->w.slot_count - 1);
+	case 5:
+		return first < s->tokens ? values(s->t[SLOTS])[seeded_in(random, 0, s->tokens - 1)]
+		                         : -1;
+	default:
+		return seeded_in(random, 0, s->w.slot_count - 1);
 	}
 }
 
@@ -85,7 +91,8 @@ static void fill(struct scene *s, struct seeded *random, const struct shape *sha
 	/* Offsets in [first, tokens]: entries before and after belong to nobody. */
 	offsets[0] = seeded_in(random, 0, 2);
 	for (int64_t r = 0; r < s->capacity; r++) {
-		int64_t length = seeded_one_in(random, 5) ? 0 : seeded_in(random, 1, shape->longest);
+		int64_t length =
+		        seeded_one_in(random, 5) ? 0 : seeded_in(random, 1, shape->longest);
 		int64_t past = offsets[r] + length;
 		offsets[r + 1] = past < s->tokens ? past : s->tokens;
 	}
@@ -97,7 +104,8 @@ static void fill(struct scene *s, struct seeded *random, const struct shape *sha
 		s->plan[0].write_seed_slot_indices[r] = seed;
 		values(s->r[ROWS])[r] = r;
 		values(s->r[NAMESPACES])[r] = seeded_one_in(random, 2) ? 0 : r + 7;
-		values(s->r[CHAIN_IN])[r] = seeded_one_in(random, 4) ? (int64_t)seeded_next(random) : 0;
+		values(s->r[CHAIN_IN])[r] =
+		        seeded_one_in(random, 4) ? (int64_t)seeded_next(random) : 0;
 		values(s->r[OWNER])[r] = seeded_in(random, 0, 1 << 20);
 		for (int64_t e = offsets[r]; e < offsets[r + 1]; e++) {
 			values(s->t[POSITIONS])[e] = position;
@@ -106,7 +114,8 @@ static void fill(struct scene *s, struct seeded *random, const struct shape *sha
 		}
 	}
 	*s->plan[0].write_num_valid_reqs =
-	        (int32_t)(seeded_one_in(random, 3) ? seeded_in(random, 0, s->capacity) : s->capacity);
+	        (int32_t)(seeded_one_in(random, 3) ? seeded_in(random, 0, s->capacity)
+	                                           : s->capacity);
 	*s->check_steps[0] = !seeded_one_in(random, 4);
 	*s->step[0] = seeded_in(random, 0, 1 << 20);
 	free(order);
@@ -135,8 +144,9 @@ static void build(struct scene *s, struct seeded *random, const struct shape *sh
 		s->w.group[0].stamping = s->w.group[1].stamping = KVC_STAMP_CLEAR;
 		for (int i = 0; i < shape->sources; i++)
 			for (int side = 0; side < 2; side++)
-				s->w.sources[side][i].read_bytes = s->w.sources[side][i].head_count *
-				                                   s->w.sources[side][i].head_bytes;
+				s->w.sources[side][i].read_bytes =
+				        s->w.sources[side][i].head_count *
+				        s->w.sources[side][i].head_bytes;
 	}
 	for (int i = 0; i < TOKEN_ARRAYS; i++)
 		cuda_world_vector(&s->w, token_names[i],
@@ -191,9 +201,11 @@ static kvc_status run(struct scene *s, int side, void *stream)
 
 static struct shape random_shape(struct seeded *random, int with_scratch, int64_t longest)
 {
-	struct shape shape = { .requests = seeded_in(random, 1, 12), .longest = longest,
+	struct shape shape = { .requests = seeded_in(random, 1, 12),
+		.longest = longest,
 		.sources = (int)seeded_in(random, 0, seeded_one_in(random, 4) ? 14 : 3),
-		.columns = seeded_one_in(random, 4) ? 8 : 16, .with_scratch = with_scratch };
+		.columns = seeded_one_in(random, 4) ? 8 : 16,
+		.with_scratch = with_scratch };
 
 	if (seeded_one_in(random, 6))
 		shape.requests = seeded_in(random, 30, 90);
@@ -226,7 +238,8 @@ static void check(struct seeded *random, const struct shape *shape)
 	if (shape->rules == KVC_RULES_SGLANG)
 		keep_seeds_apart(&s);
 	snprintf(what, sizeof(what),
-	        "tokens=%d requests=%d sources=%d splitmix=%d coverage=%d clear=%d scratch=%d rules=%d",
+	        "tokens=%d requests=%d sources=%d splitmix=%d coverage=%d clear=%d scratch=%d "
+	        "rules=%d",
 	        (int)s.tokens, (int)s.capacity, shape->sources, s.w.group[0].fingerprint,
 	        s.w.group[0].coverage, s.w.group[0].stamping, s.with_scratch, s.args.rules);
 	cuda_world_push(&s.w);
@@ -271,8 +284,14 @@ static void long_paths_of_requests(void **state)
 	if (!cuda_device_open())
 		skip();
 	for (int i = 0; i < 12; i++) {
-		struct shape shape = { .slot_count = 900, .requests = 60, .longest = i < 4 ? 1 : i < 8 ? 3 : 12,
-			.sources = 1, .columns = 16, .with_scratch = 1 };
+		struct shape shape = { .slot_count = 900,
+			.requests = 60,
+			.longest = i < 4   ? 1
+			           : i < 8 ? 3
+			                   : 12,
+			.sources = 1,
+			.columns = 16,
+			.with_scratch = 1 };
 		struct scene s;
 		shape.tokens = shape.requests * shape.longest;
 		build(&s, &random, &shape);
@@ -287,7 +306,8 @@ static void long_paths_of_requests(void **state)
 		}
 		for (int64_t r = 0; r < 60; r++) {
 			int64_t q = r < 59 ? r + 1 : i % 4 == 0 ? 0 : i % 4 == 1 ? 30 : -1;
-			int64_t last = q < 0 ? -1 : seeded_in(&random, offsets[q], offsets[q + 1] - 1);
+			int64_t last =
+			        q < 0 ? -1 : seeded_in(&random, offsets[q], offsets[q + 1] - 1);
 			s.plan[0].write_seed_slot_indices[r] = q < 0 ? 0 : last + 1;
 			values(s.r[CHAIN_IN])[r] = 0;
 		}
@@ -356,9 +376,10 @@ static void wild_offsets_touch_nothing_outside(void **state)
 		build(&s, &random, &shape);
 		for (int64_t r = 0; r <= s.capacity; r++)
 			if (seeded_one_in(&random, 3))
-				s.plan[0].write_offsets[r] = seeded_one_in(&random, 2)
-				                                     ? INT64_MAX - seeded_in(&random, 0, 9)
-				                                     : seeded_in(&random, -9, s.tokens + 9);
+				s.plan[0].write_offsets[r] =
+				        seeded_one_in(&random, 2)
+				                ? INT64_MAX - seeded_in(&random, 0, 9)
+				                : seeded_in(&random, -9, s.tokens + 9);
 		*s.plan[0].write_num_valid_reqs = i % 3 ? 1 << 30 : (int32_t)s.capacity;
 		if (s.with_scratch && i % 5 == 0) /* not zero, as it should be */
 			for (int64_t k = 0; k < s.w.slot_count; k++)
@@ -498,7 +519,8 @@ static int vector_matches(struct vectors *v)
 	cuda_world_push(&w);
 	expect_ok(kvc_canary_write(&args, NULL));
 	cuda_must(cuda.synchronize(), vectors_id(v));
-	cuda_must(cuda.to_host(&ring.write_index, (cuda_pointer)(uintptr_t)device_ring.write_index, 4),
+	cuda_must(cuda.to_host(
+	                  &ring.write_index, (cuda_pointer)(uintptr_t)device_ring.write_index, 4),
 	        "write_index");
 	cuda_must(cuda.to_host(&ring.slot_runs,
 	                  (cuda_pointer)(uintptr_t)device_ring.slot_run_counter, 8),
@@ -509,7 +531,8 @@ static int vector_matches(struct vectors *v)
 	int64_t written = vectors_int(want, "write_index");
 	int64_t shown = (int64_t)json_array_size(vectors_field(want, "ring"));
 	int64_t *rows = vectors_block(v, (size_t)ring.ring.capacity * 8, 8);
-	int same = ring.write_index == written && ring.slot_runs == vectors_int(want, "slot_run_counter") &&
+	int same = ring.write_index == written &&
+	           ring.slot_runs == vectors_int(want, "slot_run_counter") &&
 	           ring.kernel_runs == vectors_int(want, "kernel_run_counter");
 	if (ring_bytes)
 		cuda_must(cuda.to_host(rows, (cuda_pointer)(uintptr_t)device_ring.rows, ring_bytes),
@@ -520,9 +543,11 @@ static int vector_matches(struct vectors *v)
 		for (int64_t i = 0; i < shown; i++)
 			memcpy(expected + 8 * i,
 			        vectors_int64s(v,
-			                json_array_get(vectors_field(want, "ring"), (size_t)i), NULL),
+			                json_array_get(vectors_field(want, "ring"), (size_t)i),
+			                NULL),
 			        64);
-		int64_t *a = cuda_sorted_rows(expected, shown, 8), *b = cuda_sorted_rows(rows, shown, 8);
+		int64_t *a = cuda_sorted_rows(expected, shown, 8),
+		        *b = cuda_sorted_rows(rows, shown, 8);
 		same &= memcmp(a, b, (size_t)shown * 128) == 0;
 		free(a);
 		free(b);
@@ -545,8 +570,8 @@ static void sglangs_writes(void **state)
 		skip();
 	vectors_open(&v, "write.jsonl");
 	while (vectors_next(&v))
-		vectors_passed(&v, strcmp(vectors_text(v.item, "class"), "normal") != 0 ||
-		                           vector_matches(&v));
+		vectors_passed(&v,
+		        strcmp(vectors_text(v.item, "class"), "normal") != 0 || vector_matches(&v));
 	assert_true(vectors_close(&v));
 }
 

@@ -87,16 +87,15 @@ static uint8_t can_be_wide(const struct kvc__strip *strip, const kvc_source *sou
 	return !source->gather && all % 16 == 0;
 }
 
-static kvc_status set_strip(
-        struct kvc__strip *out, const kvc_group *group, int64_t index)
+static kvc_status set_strip(struct kvc__strip *out, const kvc_group *group, int64_t index)
 {
 	static const struct kvc__strip empty = { 0 };
 	const kvc_source *source = &group->sources[index];
 
 	/* Partial coverage in runs of 16 bytes may round up to one head more. */
 	if (source->read_bytes > INT32_MAX - PARTIAL_BYTES)
-		return kvc__fail_source_number_range(index, index, "read_bytes",
-		        source->read_bytes, 1, INT32_MAX - PARTIAL_BYTES);
+		return kvc__fail_source_number_range(index, index, "read_bytes", source->read_bytes,
+		        1, INT32_MAX - PARTIAL_BYTES);
 	*out = empty;
 	out->base = source->base;
 	out->row_stride = source->row_stride_bytes;
@@ -167,7 +166,7 @@ struct kvc__cuda_records kvc__cuda_records_of(const kvc_group *group)
 		.reserved_slot = group->reserved_slot,
 		.is_wide = ((uint64_t)(uintptr_t)group->records |
 		                   (uint64_t)group->record_stride_bytes) %
-		                           16 ==
+		                   16 ==
 		           0,
 		.source_id = group->source_count == 1 ? (int64_t)group->sources[0].id : -1,
 	};

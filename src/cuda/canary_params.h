@@ -55,7 +55,7 @@ struct kvc__strips_head {
 	int32_t count;
 	int32_t hashed; /* 'count', or 0 where the coverage is none */
 	int32_t is_splitmix;
-	int32_t all_short; /* a thread can take a whole slot */
+	int32_t all_short;    /* a thread can take a whole slot */
 	int64_t slot_limit;   /* slots from here on lie outside a source */
 	int64_t bytes_hashed; /* of one slot, all strips */
 };

@@ -10,9 +10,9 @@
 #define KVC__CUDA_H
 
 #include "base/error.h"
+#include "cpu/canary.h"
 #include "cpu/check_plan.h"
 #include "cpu/plan.h"
-#include "cpu/canary.h"
 #include "cpu/rope.h"
 #include "cpu/scatter.h"
 

@@ -6,8 +6,8 @@
 
 #include "cuda/driver.h"
 
+#include "cuda/back_end.h"
 #include "cuda/images.h"
-#include "cuda/table.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

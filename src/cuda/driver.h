@@ -31,9 +31,9 @@ struct kvc__driver {
 	        const CUlaunchConfig *config, CUfunction function, void **params, void **extra);
 	CUresult (*pointer_attribute)(
 	        void *value, CUpointer_attribute attribute, CUdeviceptr pointer);
-	CUresult (*memset_async)(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream);
-	CUresult (*copy_to_host_async)(
-	        void *to, CUdeviceptr from, size_t bytes, CUstream stream);
+	CUresult (*memset_async)(
+	        CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream);
+	CUresult (*copy_to_host_async)(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
 	CUresult (*copy_to_device_async)(
 	        CUdeviceptr to, const void *from, size_t bytes, CUstream stream);
 	CUresult (*stream_synchronize)(CUstream stream);

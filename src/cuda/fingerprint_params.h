@@ -14,12 +14,12 @@ struct kvc__fingerprint_params {
 	char *out;             /* fingerprints, out_stride bytes apart: */
 	int64_t out_stride;
 	int32_t out_by_slot; /* one a slot, those left out stay as they are; 0: one an entry, 0 for those */
-	int32_t is_zero;     /* store 0 without looking at bytes */
+	int32_t is_zero; /* store 0 without looking at bytes */
 	/* Where not NULL: only the entries that a plan's requests have. */
 	const int64_t *offsets;
 	const int32_t *num_valid;
 	int64_t request_capacity;
-	kvc_finite_scan *scan; /* of the finite scan */
+	kvc_finite_scan *scan;           /* of the finite scan */
 	struct kvc__strips_call sources; /* last: the common kernels take its beginning only */
 };
 

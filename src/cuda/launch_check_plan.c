@@ -1,9 +1,9 @@
 /* Launching check_plan.cu: mark, judge, wipe. */
 #if defined(KVC_WITH_CUDA)
 
+#include "cuda/back_end.h"
 #include "cuda/check_plan_params.h"
 #include "cuda/driver.h"
-#include "cuda/table.h"
 
 #define CLAIM_THREADS 256
 #define CLAIM_BLOCKS_MAX 2048
@@ -37,8 +37,8 @@ static struct kvc__check_plan_params check_params_of(const struct kvc__cuda_chec
 kvc_status kvc__cuda_check_plan(const struct kvc__cuda_check_plan *call, void *stream)
 {
 	const struct kvc__check_plan_params p = check_params_of(call);
-	int64_t entries = p.plan.verify_capacity > p.full_count ? p.plan.verify_capacity
-	                                                        : p.full_count;
+	int64_t entries =
+	        p.plan.verify_capacity > p.full_count ? p.plan.verify_capacity : p.full_count;
 	int64_t blocks = (entries + CLAIM_THREADS - 1) / CLAIM_THREADS;
 	struct kvc__launch launch = { .block = CLAIM_THREADS, .programmatic = 1 };
 

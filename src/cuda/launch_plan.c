@@ -1,9 +1,9 @@
 /* Launching plan.cu: a plan, and where *rotation moves on after it. */
 #if defined(KVC_WITH_CUDA)
 
+#include "cuda/back_end.h"
 #include "cuda/driver.h"
 #include "cuda/plan_params.h"
-#include "cuda/table.h"
 
 #define PLAN_THREADS 256 /* as in plan.cu */
 #define PLAN_TILE 1024

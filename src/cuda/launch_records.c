@@ -1,9 +1,9 @@
 /* Launching records.cu: one launch to void, two to copy (all reads before all writes). */
 #if defined(KVC_WITH_CUDA)
 
+#include "cuda/back_end.h"
 #include "cuda/driver.h"
 #include "cuda/records_params.h"
-#include "cuda/table.h"
 
 #define RECORD_THREADS 256
 

@@ -1,9 +1,9 @@
 /* Launching scatter.cu: which kernel a call gets, by rule. */
 #if defined(KVC_WITH_CUDA)
 
+#include "cuda/back_end.h"
 #include "cuda/driver.h"
 #include "cuda/scatter_params.h"
-#include "cuda/table.h"
 
 /* Tokens from which on a thread takes two and four quads: before, blocks are few and latency counts. */
 #define TWO_QUADS_TOKENS (INT64_C(3) << 18)
@@ -20,7 +20,7 @@ struct scatter_shape {
 };
 #define SHAPE(NAME, THREADS, QUADS, TEAM)                                                          \
 	{                                                                                          \
-		{ "kvc_scatter_" NAME "_" #THREADS "_" #QUADS, 0 }, THREADS, THREADS * QUADS * 4,  \
+		{ "kvc_scatter_" NAME "_" #THREADS "_" #QUADS, 0 }, THREADS, THREADS *QUADS * 4,   \
 		        TEAM                                                                       \
 	}
 static struct scatter_shape narrow_shapes[] = {

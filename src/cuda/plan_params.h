@@ -5,7 +5,8 @@
 #include "cpu/plan.h"
 
 struct kvc__plan_params {
-	struct kvc__plan job; /* pointers on the device; total, first, emit_count, out are not read */
+	struct kvc__plan
+	        job; /* pointers on the device; total, first, emit_count, out are not read */
 	kvc_plan out;
 	int64_t *rotation;  /* or NULL */
 	kvc_report *report; /* or NULL */

@@ -1,5 +1,5 @@
 /*
- * What the rope kernels are told, by value. Filled by rope.c, read by rope.cu; plain C for both.
+ * What the rope kernels are told, by value. Filled by launch_rope.c, read by rope.cu; plain C for both.
  */
 #ifndef KVC__CUDA_ROPE_PARAMS_H
 #define KVC__CUDA_ROPE_PARAMS_H
@@ -41,7 +41,8 @@ struct kvc__rope_params {
 	int32_t programmatic; /* launched so that it may start early: it waits by itself */
 	/* Both arrays are one: [256] frequencies, of which the common kernels get the first 64. */
 	double inv_freq[KVC__ROPE_PAIRS_SMALL];
-	double inv_freq_rest[KVC__ROPE_PAIRS_LARGE - KVC__ROPE_PAIRS_SMALL]; /* large kernels only */
+	double inv_freq_rest[KVC__ROPE_PAIRS_LARGE -
+	                     KVC__ROPE_PAIRS_SMALL]; /* large kernels only */
 };
 
 /* Bytes of the parameters that the common kernels take. */

@@ -32,7 +32,7 @@ struct kvc__write_params {
 	int64_t *scratch;     /* or NULL: seeds read the records as before the call */
 	int64_t bytes_hashed; /* of one slot, 0 where the fingerprint is left to stamps */
 	int32_t own_rules;
-	int32_t is_computed; /* 0: the fingerprint becomes 0 */
+	int32_t is_computed;             /* 0: the fingerprint becomes 0 */
 	struct kvc__strips_call sources; /* last: only the one-launch form takes its beginning */
 };
 

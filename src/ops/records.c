@@ -37,8 +37,8 @@ kvc_status kvc_canary_void(const kvc_group *group, const kvc_tensor *slots, void
 		};
 		return call.count > 0 ? records_on_cuda(&call, stream) : KVC_OK;
 	}
-	KVC__TRY(kvc__group_check_slot_values(
-	        values, slots->shape[0], "slots", taken.record_count));
+	KVC__TRY(
+	        kvc__group_check_slot_values(values, slots->shape[0], "slots", taken.record_count));
 	for (int64_t i = 0; i < slots->shape[0]; i++)
 		if (values[i] >= 0)
 			memset(kvc__record_at(&taken, values[i]), 0, KVC_RECORD_BYTES);

@@ -15,16 +15,16 @@ static kvc_status check_array(const void *array, const char *name)
 }
 
 /* On a CUDA device the counts lie there, too: entry_count becomes the capacity. */
-static kvc_status take_entries(struct kvc__verify *out, const kvc_verify_args *args,
-        struct kvc__cuda_verify *on_device)
+static kvc_status take_entries(
+        struct kvc__verify *out, const kvc_verify_args *args, struct kvc__cuda_verify *on_device)
 {
 	kvc_plan plan = { 0 };
 	int is_cuda = kvc__is_cuda(out->group.device);
 
 	KVC__TRY(kvc__batch_take_plan(&plan, args->plan, &out->group));
 	if (is_cuda) {
-		KVC__TRY(kvc__batch_check_count(plan.verify_num_valid, "plan.verify_num_valid",
-		        plan.verify_capacity));
+		KVC__TRY(kvc__batch_check_count(
+		        plan.verify_num_valid, "plan.verify_num_valid", plan.verify_capacity));
 		out->entry_count = plan.verify_capacity;
 	} else {
 		KVC__TRY(kvc__batch_count(&out->entry_count, plan.verify_num_valid,

@@ -54,8 +54,8 @@ static kvc_status take_scratch(struct kvc__write *out, const kvc_tensor *scratch
 }
 
 /* On a CUDA device the count lies there, too: request_count becomes the capacity. */
-static kvc_status take_plan(struct kvc__write *out, const kvc_write_args *args,
-        struct kvc__cuda_write *on_device)
+static kvc_status take_plan(
+        struct kvc__write *out, const kvc_write_args *args, struct kvc__cuda_write *on_device)
 {
 	kvc_plan plan = { 0 };
 	int is_cuda = kvc__is_cuda(out->group.device);
@@ -76,7 +76,8 @@ static kvc_status take_plan(struct kvc__write *out, const kvc_write_args *args,
 		return kvc__fail_null_argument(-1, "plan.write_offsets");
 	if (out->request_count > 0 && !plan.write_seed_slot_indices)
 		return kvc__fail_null_argument(-1, "plan.write_seed_slot_indices");
-	if (!is_cuda && args->requests && out->request_count > out->batch.count && args->rules == KVC_RULES_OWN)
+	if (!is_cuda && args->requests && out->request_count > out->batch.count &&
+	        args->rules == KVC_RULES_OWN)
 		return kvc__fail_canary_tensor_length(
 		        -1, "requests.req_pool_indices", out->request_count, out->batch.count);
 	out->offsets = plan.write_offsets;
@@ -105,7 +106,8 @@ static kvc_status check_entries(const struct kvc__write *write)
 	return KVC_OK;
 }
 
-static kvc_status write_on_cuda(struct kvc__cuda_write *call, const kvc_write_args *args, void *stream)
+static kvc_status write_on_cuda(
+        struct kvc__cuda_write *call, const kvc_write_args *args, void *stream)
 {
 	const struct kvc__write *write = call->job;
 	const struct kvc__cuda_ops *cuda;
@@ -134,8 +136,7 @@ static kvc_status write_on_cuda(struct kvc__cuda_write *call, const kvc_write_ar
 	KVC__TRY(kvc__ring_check_pointers(write->ring));
 	/* A mark in the scratch has 32 bits for its entry. */
 	if (write->token_count > INT32_MAX)
-		return kvc__fail_canary_tensor_length(
-		        -1, "tokens", INT32_MAX, write->token_count);
+		return kvc__fail_canary_tensor_length(-1, "tokens", INT32_MAX, write->token_count);
 	call->check_steps = args->check_steps;
 	call->step = args->step;
 	return cuda->write(call, stream);

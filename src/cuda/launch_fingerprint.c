@@ -3,12 +3,13 @@
 
 #include "cuda/fingerprint_launch.h"
 
+#include "cuda/back_end.h"
 #include "cuda/driver.h"
-#include "cuda/table.h"
 
 #include <stddef.h>
 
-_Static_assert(sizeof(struct kvc__fingerprint_params) <= KVC__PARAMS_BYTES_MAX, "one launch takes it");
+_Static_assert(
+        sizeof(struct kvc__fingerprint_params) <= KVC__PARAMS_BYTES_MAX, "one launch takes it");
 
 /* Blocks a multiprocessor that are resident at once; the grid is no larger, and each block loops. */
 #define ROW_BLOCKS 5
@@ -56,8 +57,7 @@ kvc_status kvc__cuda_launch_fingerprints(const struct kvc__fingerprint_params *p
 	        tiles ? &tiles_kernels[large] : &rows_kernels[large], &launch, p, stream);
 }
 
-static void set_slots(
-        struct kvc__fingerprint_params *p, const int64_t *slots, int64_t count)
+static void set_slots(struct kvc__fingerprint_params *p, const int64_t *slots, int64_t count)
 {
 	p->slots = slots;
 	p->count = count;
@@ -73,8 +73,8 @@ static void set_slots(
 	p->scan = NULL;
 }
 
-kvc_status kvc__cuda_fingerprint(uint64_t *out, const kvc_group *group, const int64_t *slots,
-        int64_t count, void *stream)
+kvc_status kvc__cuda_fingerprint(
+        uint64_t *out, const kvc_group *group, const int64_t *slots, int64_t count, void *stream)
 {
 	struct kvc__fingerprint_params p;
 
@@ -87,8 +87,8 @@ kvc_status kvc__cuda_fingerprint(uint64_t *out, const kvc_group *group, const in
 	return kvc__cuda_launch_fingerprints(&p, stream);
 }
 
-kvc_status kvc__cuda_scan_finite(kvc_finite_scan *out, const kvc_group *group,
-        const int64_t *slots, int64_t count, void *stream)
+kvc_status kvc__cuda_scan_finite(kvc_finite_scan *out, const kvc_group *group, const int64_t *slots,
+        int64_t count, void *stream)
 {
 	const struct kvc__driver *driver = kvc__driver(NULL);
 	const size_t named = offsetof(kvc_finite_scan, first_slot);
@@ -101,8 +101,8 @@ kvc_status kvc__cuda_scan_finite(kvc_finite_scan *out, const kvc_group *group,
 	/* All zero, but for the names of the first one, which are -1. */
 	KVC__TRY(kvc__driver_check(
 	        driver->memset_async(at, 0, named, (CUstream)stream), "scan_finite"));
-	KVC__TRY(kvc__driver_check(driver->memset_async(at + named, 0xFF, sizeof(*out) - named,
-	                                   (CUstream)stream),
+	KVC__TRY(kvc__driver_check(
+	        driver->memset_async(at + named, 0xFF, sizeof(*out) - named, (CUstream)stream),
 	        "scan_finite"));
 	if (count == 0)
 		return KVC_OK;

@@ -1,8 +1,8 @@
 /* kvc_report_init() on the device. */
 #if defined(KVC_WITH_CUDA)
 
+#include "cuda/back_end.h"
 #include "cuda/driver.h"
-#include "cuda/table.h"
 
 #include <stddef.h>
 

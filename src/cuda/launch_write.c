@@ -3,9 +3,9 @@
 
 #include "cuda/write_params.h"
 
+#include "cuda/back_end.h"
 #include "cuda/driver.h"
 #include "cuda/fingerprint_launch.h"
-#include "cuda/table.h"
 
 _Static_assert(sizeof(struct kvc__write_params) <= KVC__PARAMS_BYTES_MAX, "one launch takes it");
 
@@ -64,8 +64,8 @@ static kvc_status launch_small(const struct kvc__write_params *p, void *stream)
 	return kvc__cuda_launch(&small_kernel, &launch, p, stream);
 }
 
-static kvc_status launch_blocks(struct kvc__kernel *kernel, const struct kvc__write_params *p,
-        int64_t blocks, void *stream)
+static kvc_status launch_grid(
+        struct kvc__kernel *kernel, const struct kvc__write_params *p, int64_t blocks, void *stream)
 {
 	struct kvc__launch launch = {
 		.grid_x = (unsigned)(blocks > 0 ? blocks : 1),
@@ -78,12 +78,14 @@ static kvc_status launch_blocks(struct kvc__kernel *kernel, const struct kvc__wr
 /* A block a request: there are no more of them with entries than there are entries. */
 static int64_t chain_blocks(const struct kvc__write_params *p)
 {
-	int64_t blocks = p->request_capacity < p->token_count ? p->request_capacity : p->token_count;
+	int64_t blocks =
+	        p->request_capacity < p->token_count ? p->request_capacity : p->token_count;
 
 	return blocks < CHAIN_BLOCKS_MAX ? blocks : CHAIN_BLOCKS_MAX;
 }
 
-static kvc_status launch_hashes(const struct kvc__write_params *p, const kvc_group *group, void *stream)
+static kvc_status launch_hashes(
+        const struct kvc__write_params *p, const kvc_group *group, void *stream)
 {
 	struct kvc__fingerprint_params hash;
 
@@ -116,10 +118,10 @@ kvc_status kvc__cuda_write(const struct kvc__cuda_write *call, void *stream)
 	int64_t entry_blocks = (p.token_count + 255) / 256;
 	if (p.token_count > 0 && p.request_capacity > 0) {
 		if (p.scratch)
-			KVC__TRY(launch_blocks(&mark_kernel, &p, entry_blocks, stream));
-		KVC__TRY(launch_blocks(&chain_kernel, &p, chain_blocks(&p), stream));
+			KVC__TRY(launch_grid(&mark_kernel, &p, entry_blocks, stream));
+		KVC__TRY(launch_grid(&chain_kernel, &p, chain_blocks(&p), stream));
 	}
-	KVC__TRY(launch_blocks(&settle_kernel, &p, entry_blocks, stream));
+	KVC__TRY(launch_grid(&settle_kernel, &p, entry_blocks, stream));
 	if (p.token_count == 0 || p.request_capacity == 0 || (p.scratch && !p.is_computed))
 		return KVC_OK;
 	return launch_hashes(&p, &call->job->group, stream);

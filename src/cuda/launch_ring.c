@@ -1,8 +1,8 @@
 /* kvc_ring_poll() on the device: rows come straight into the caller's array. The one call that waits. */
 #if defined(KVC_WITH_CUDA)
 
+#include "cuda/back_end.h"
 #include "cuda/driver.h"
-#include "cuda/table.h"
 
 #include <stddef.h>
 
@@ -11,8 +11,8 @@ _Static_assert(sizeof(kvc_violation) == 16 * sizeof(int64_t), "a violation is on
 static kvc_status fetch(
         const struct kvc__driver *driver, void *to, const void *from, size_t bytes, void *stream)
 {
-	return kvc__driver_check(driver->copy_to_host_async(to, (CUdeviceptr)(uintptr_t)from, bytes,
-	                                 (CUstream)stream),
+	return kvc__driver_check(driver->copy_to_host_async(
+	                                 to, (CUdeviceptr)(uintptr_t)from, bytes, (CUstream)stream),
 	        "ring_poll: copy");
 }
 
@@ -32,8 +32,8 @@ static kvc_status fetch_rows(const struct kvc__driver *driver, const kvc_ring *r
 
 	KVC__TRY(fetch(driver, out, rows + begin, (size_t)here * sizeof(*out), stream));
 	if (here < count)
-		KVC__TRY(fetch(driver, out + here, rows, (size_t)(count - here) * sizeof(*out),
-		        stream));
+		KVC__TRY(fetch(
+		        driver, out + here, rows, (size_t)(count - here) * sizeof(*out), stream));
 	return wait(driver, stream);
 }
 

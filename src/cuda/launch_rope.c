@@ -1,9 +1,9 @@
 /* Launching rope.cu: which kernel a call gets, by rule, and what it is told. */
 #if defined(KVC_WITH_CUDA)
 
+#include "cuda/back_end.h"
 #include "cuda/driver.h"
 #include "cuda/rope_params.h"
-#include "cuda/table.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -117,8 +117,8 @@ static int is_fast(const struct kvc__cuda_rope *call)
 	if (job->token_count * (job->q_heads + 2 * job->kv_heads) >=
 	        (INT64_C(1) << 32) / (job->q_heads + 2 * job->kv_heads))
 		return 0;
-	if (job->rope->cos_sin && ((uintptr_t)job->rope->cos_sin % 16 != 0 ||
-	                                  job->rope->cos_sin_row_stride % 4 != 0))
+	if (job->rope->cos_sin &&
+	        ((uintptr_t)job->rope->cos_sin % 16 != 0 || job->rope->cos_sin_row_stride % 4 != 0))
 		return 0;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
 		if (!rows_aligned(rows[i], 16))
@@ -197,9 +197,8 @@ static kvc_status launch_fast(struct kvc__rope_params *p, void *stream)
 {
 	int fp8 = p->pool_element != p->element;
 	int64_t heads = heads_of(p), heads_a_warp = 512 / p->kv_dim;
-	struct kvc__kernel *kernel =
-	        &fast_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128][p->cos_sin != NULL]
-	                     [2 * fp8 + streams(p)];
+	struct kvc__kernel *kernel = &fast_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128]
+	                                          [p->cos_sin != NULL][2 * fp8 + streams(p)];
 
 	p->heads_magic = magic_of(heads);
 	if (p->cos_sin)

@@ -3,7 +3,7 @@
 
 #if defined(KVC_WITH_CUDA)
 
-#include "cuda/table.h"
+#include "cuda/back_end.h"
 
 const struct kvc__cuda_ops kvc__cuda_table = {
 	.rope = kvc__cuda_rope,

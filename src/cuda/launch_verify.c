@@ -1,8 +1,8 @@
 /* Launching verify.cu: which kernel a call gets, by rule, and what it is told. */
 #if defined(KVC_WITH_CUDA)
 
+#include "cuda/back_end.h"
 #include "cuda/driver.h"
-#include "cuda/table.h"
 #include "cuda/verify_params.h"
 
 _Static_assert(sizeof(struct kvc__verify_params) <= KVC__PARAMS_BYTES_MAX, "one launch takes it");
@@ -21,8 +21,7 @@ static struct kvc__kernel verify_kernels[VERIFY_KINDS][2] = {
 };
 static struct kvc__kernel prefix_kernel = { "kvc_verify_prefix", 0 };
 
-static void set_verify_params(
-        struct kvc__verify_params *p, const struct kvc__cuda_verify *call)
+static void set_verify_params(struct kvc__verify_params *p, const struct kvc__cuda_verify *call)
 {
 	const struct kvc__verify *job = call->job;
 	int own = job->rules == KVC_RULES_OWN;
@@ -42,8 +41,7 @@ static void set_verify_params(
 	p->valid_prefix = job->valid_prefix;
 	p->launch_tag = job->launch_tag;
 	p->own_rules = own;
-	p->compare_bytes =
-	        !own || (job->check_bytes && job->group.coverage != KVC_COVERAGE_NONE);
+	p->compare_bytes = !own || (job->check_bytes && job->group.coverage != KVC_COVERAGE_NONE);
 	p->check_tokens = job->check_tokens;
 	p->check_finite = own && job->check_finite;
 }
@@ -58,8 +56,7 @@ static int pick_kernel(const struct kvc__verify_params *p)
 	return p->sources.head.is_splitmix && p->compare_bytes ? VERIFY_TILES : VERIFY_ROWS;
 }
 
-static kvc_status launch_verify(
-        const struct kvc__verify_params *p, int kind, void *stream)
+static kvc_status launch_verify(const struct kvc__verify_params *p, int kind, void *stream)
 {
 	static const int blocks[] = { VERIFY_LIGHT_BLOCKS, VERIFY_ROW_BLOCKS, VERIFY_TILE_BLOCKS };
 	static const unsigned threads[] = { 256, KVC__ROW_THREADS, KVC__TILE_THREADS };
@@ -70,13 +67,15 @@ static kvc_status launch_verify(
 	KVC__TRY(kvc__cuda_chip(&chip));
 	int64_t most = (int64_t)chip.processors * blocks[kind];
 	struct kvc__launch launch = {
-		.grid_x = (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most),
+		.grid_x = (unsigned)(wanted < 1      ? 1
+		                     : wanted < most ? wanted
+		                                     : most),
 		.block = threads[kind],
 		.shared_bytes = kind == VERIFY_TILES ? KVC__TILE_SHARED : 0,
 		.programmatic = 1,
 	};
-	return kvc__cuda_launch(&verify_kernels[kind][!kvc__strips_are_small(&p->sources)], &launch,
-	        p, stream);
+	return kvc__cuda_launch(
+	        &verify_kernels[kind][!kvc__strips_are_small(&p->sources)], &launch, p, stream);
 }
 
 kvc_status kvc__cuda_verify(const struct kvc__cuda_verify *call, void *stream)
