@@ -468,6 +468,47 @@ static void captured_graph_replays_with_new_contents(void **state)
 	}
 }
 
+/* What the host can see on the device too: scratch, host pointers, another device, a bad stream. */
+static void host_refuses_what_it_can_see(void **state)
+{
+	struct seeded random = seeded_start("cuda_rope refusals");
+	struct shape shape = { .tokens = 4,
+		.q_heads = 2,
+		.kv_heads = 1,
+		.dim = 64,
+		.rotary_dim = 64,
+		.dtype = KVC_BFLOAT16,
+		.pool = KVC_BFLOAT16 };
+	struct scene s;
+	int64_t host_slots[4] = { 0, 1, 2, 3 };
+	void *saved;
+	(void)state;
+	if (!cuda_device_open())
+		skip();
+	build(&s, &random, &shape);
+	s.args.check_duplicates = 1;
+	expect_error(run(&s, s.device, NULL, NULL), KVC_E_CONFIG, "duplicate-scratch-needed",
+	        "check_duplicates on CUDA needs scratch, int32 [11], and there is none", -1);
+	s.args.check_duplicates = 0;
+	saved = s.device[SLOTS].data;
+	s.device[SLOTS].data = host_slots;
+	expect_error(run(&s, s.device, NULL, NULL), KVC_E_DEVICE, "cuda-host-pointer",
+	        "slots says CUDA memory, but its address is of ordinary host memory", -1);
+	s.device[SLOTS].data = saved;
+	for (int kind = 0; kind < KINDS; kind++)
+		s.device[kind].device.device_id = 63;
+	expect_error(run(&s, s.device, NULL, NULL), KVC_E_DEVICE, "cuda-context",
+	        "q is on CUDA device 63, and the current context of this thread is on device 0",
+	        -1);
+	for (int kind = 0; kind < KINDS; kind++)
+		s.device[kind].device.device_id = 0;
+	expect_ok(run(&s, s.host, NULL, NULL));
+	if (run(&s, s.device, NULL, NULL) != KVC_OK) /* for instance with cuda-call-failed */
+		fail_msg("%s: %s", kvc_last_error()->slug, kvc_last_error()->message);
+	compare(&s, "after refusals nothing but the last call has written");
+	destroy(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -475,6 +516,7 @@ int main(void)
 		cmocka_unit_test(device_equals_cpu_for_random_shapes),
 		cmocka_unit_test(offending_rows_are_skipped_and_reported),
 		cmocka_unit_test(captured_graph_replays_with_new_contents),
+		cmocka_unit_test(host_refuses_what_it_can_see),
 	};
 	if (!cuda_device_open())
 		printf("SKIP cuda: no GPU here\n");
