@@ -427,7 +427,7 @@ typedef struct kvc_rope {
  * Returns KVC_OK, or
  *   KVC_E_INVALID_ARGUMENT  out or options is NULL, or struct_bytes is unknown
  *   KVC_E_SHAPE             rotary_dim is odd, negative or too large; inv_freq or cos_sin_cache
- *                           has a shape that does not fit it
+ *                           has a shape that does not fit it; a cos_sin_cache without rows
  *   KVC_E_DTYPE             inv_freq is not float32 or float64, cos_sin_cache not float32
  *   KVC_E_STRIDE            cos_sin_cache's last dimension is not contiguous
  *   KVC_E_CONFIG            unknown style or scaling; a value out of its range; a frequency that
