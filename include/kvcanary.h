@@ -853,9 +853,9 @@ KVC_API KVC_NODISCARD kvc_status kvc_canary_void(
  *   scratch   int64 [n, 6], contents irrelevant before and after; on the group's device
  *
  * Returns KVC_OK, or, with nothing written, what kvc_group_check() returns, KVC_E_SHAPE,
- * KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_LENGTH (from, to and scratch differ), KVC_E_SLOT_RANGE and
- * KVC_E_SLOT_DUPLICATE (two entries of 'to' are equal; where = index). Threads: any, on disjoint
- * slots.
+ * KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_OVERLAP (scratch over from or to), KVC_E_LENGTH (from, to and
+ * scratch differ), KVC_E_SLOT_RANGE and KVC_E_SLOT_DUPLICATE (two entries of 'to' are equal; where =
+ * index). Threads: any, on disjoint slots.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_canary_copy(const kvc_group *group, const kvc_tensor *from,
         const kvc_tensor *to, const kvc_tensor *scratch, void *stream);
@@ -1151,7 +1151,8 @@ typedef struct kvc_ring {
  * Returns KVC_OK (violations included, if there is a ring), or
  *   KVC_E_SLOT_DUPLICATE    without a ring; where = entry of the plan, or the full slot
  *   KVC_E_SLOT_RANGE        a planned slot or a mapped one lies outside the records
- *   and what kvc_group_check() returns, KVC_E_SHAPE, KVC_E_DTYPE, KVC_E_LENGTH (scratch, mapping)
+ *   and what kvc_group_check() returns, KVC_E_SHAPE, KVC_E_DTYPE, KVC_E_LENGTH (scratch, mapping),
+ *   KVC_E_OVERLAP (scratch over mapping)
  * Threads: any, each with its own scratch.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_canary_check_plan(const kvc_plan *plan, const kvc_group *group,
@@ -1208,6 +1209,7 @@ typedef struct kvc_write_args {
  *   KVC_E_INVALID_ARGUMENT, KVC_E_SHAPE, KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_DEVICE, KVC_E_NO_CUDA
  *   KVC_E_LENGTH      tokens, positions, slots differ in length or are shorter than the plan says;
  *                     counts of the plan out of range; offsets that fall
+ *   KVC_E_OVERLAP     scratch shares memory with tokens, positions, slots or what is expected
  *   KVC_E_CONFIG      only one of the expected arrays; an unknown rule; what kvc_group_check() says
  *   KVC_E_SLOT_RANGE  where = token; its slot lies outside the records
  * With KVC_RULES_SGLANG counts are clamped and slots out of range are skipped and counted.
@@ -1272,7 +1274,8 @@ KVC_API KVC_NODISCARD kvc_status kvc_canary_verify(const kvc_verify_args *args, 
  *
  *   out, capacity  room for the violations; *count_out says how many came
  *
- * Returns KVC_OK; KVC_E_INVALID_ARGUMENT (NULL); KVC_E_CONFIG (an 8-column ring).
+ * Returns KVC_OK; KVC_E_INVALID_ARGUMENT (NULL); KVC_E_CONFIG (an 8-column ring); KVC_E_DEVICE,
+ * KVC_E_NO_CUDA.
  * Threads: one at a time per ring.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_ring_poll(const kvc_ring *ring, kvc_violation *out,

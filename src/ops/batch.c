@@ -1,6 +1,7 @@
 /* Requests and plans as write and verify take them: batch.h says what each function promises. */
 #include "ops/batch.h"
 
+#include "cpu/ring.h"
 #include "ops/arguments.h"
 #include "ops/group.h"
 
@@ -72,6 +73,19 @@ kvc_status kvc__batch_count(
 	if (*out > capacity)
 		*out = capacity;
 	return KVC_OK;
+}
+
+kvc_status kvc__batch_check_ring(const kvc_ring *ring, const kvc_group *group)
+{
+	int64_t none[1] = { 0 };
+	kvc_tensor stand_in = kvc_tensor_make(NULL, KVC_INT64, 1, none);
+	struct kvc__named list[] = { { &stand_in, "ring" } };
+
+	if (!ring)
+		return KVC_OK;
+	KVC__TRY(kvc__ring_check(ring));
+	stand_in.device = ring->device;
+	return kvc__group_check_devices(group, list, 1);
 }
 
 kvc_status kvc__batch_check_sources(const kvc_group *group, int32_t rules)

@@ -21,6 +21,9 @@ kvc_status kvc__batch_take_plan(kvc_plan *out, const kvc_plan *plan, const kvc_g
 kvc_status kvc__batch_count(
         int64_t *out, const int32_t *count, const char *name, int64_t capacity, int32_t rules);
 
+/* kvc__ring_check(), and the ring lies on the group's device. NULL is a sound ring. */
+kvc_status kvc__batch_check_ring(const kvc_ring *ring, const kvc_group *group);
+
 /* SGLang's rules: at most 4 sources. */
 kvc_status kvc__batch_check_sources(const kvc_group *group, int32_t rules);
 

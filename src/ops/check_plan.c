@@ -35,7 +35,8 @@ static kvc_status check_claim_tensors(const kvc_plan *plan, const kvc_group *gro
 	KVC__TRY(check_scratch(scratch, group->record_count));
 	if (mapping)
 		KVC__TRY(kvc__check_vector(mapping, "mapping", KVC_INT64, KVC__ANY_LENGTH));
-	return kvc__group_check_devices(group, tensors, sizeof(tensors) / sizeof(tensors[0]));
+	KVC__TRY(kvc__group_check_devices(group, tensors, sizeof(tensors) / sizeof(tensors[0])));
+	return kvc__check_apart(scratch, "scratch", tensors + 2, 1);
 }
 
 /* Scratch that is not zero would be taken for entries that are not there. */
@@ -103,7 +104,7 @@ kvc_status kvc_canary_check_plan(const kvc_plan *given, const kvc_group *given_g
 	KVC__TRY(kvc__take_plan(&plan, given));
 	KVC__TRY(kvc__group_take(&group, given_group));
 	KVC__TRY(check_claim_tensors(&plan, &group, mapping, scratch));
-	KVC__TRY(kvc__ring_check(ring));
+	KVC__TRY(kvc__batch_check_ring(ring, &group));
 	KVC__TRY(kvc__batch_count(&entry_count, plan.verify_num_valid, "verify_num_valid",
 	        plan.verify_capacity, KVC_RULES_OWN));
 
@@ -118,7 +119,8 @@ kvc_status kvc_canary_check_plan(const kvc_plan *given, const kvc_group *given_g
 		.mapping = mapping ? (const int64_t *)(void *)kvc__tensor_data(mapping) : NULL,
 		.full_count = mapping ? mapping->shape[0] : 0,
 		.first_entry = first_entry,
-		.first_full = first_entry + kvc__tensor_stride(scratch, 0),
+		.first_full = group.record_count > 0 ? first_entry + kvc__tensor_stride(scratch, 0)
+		                                     : NULL,
 		.ring = ring,
 	};
 	KVC__TRY(check_entry_slots(&check));

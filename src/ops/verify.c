@@ -67,7 +67,7 @@ kvc_status kvc_canary_verify(const kvc_verify_args *args, void *stream)
 	KVC__TRY(kvc__check_rules(taken.rules));
 	KVC__TRY(kvc__group_take(&verify.group, taken.group));
 	KVC__TRY(kvc__batch_check_sources(&verify.group, taken.rules));
-	KVC__TRY(kvc__ring_check(taken.ring));
+	KVC__TRY(kvc__batch_check_ring(taken.ring, &verify.group));
 	KVC__TRY(kvc__batch_take(&verify.batch, taken.requests, &verify.group));
 	KVC__TRY(take_entries(&verify, &taken));
 	KVC__TRY(take_valid_prefix(&verify, taken.valid_prefix));

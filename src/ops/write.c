@@ -40,14 +40,19 @@ static kvc_status take_tokens(struct kvc__write *out, const kvc_write_args *args
 	return kvc__group_check_devices(&out->group, list, sizeof(list) / sizeof(list[0]));
 }
 
-static kvc_status take_scratch(struct kvc__write *out, const kvc_tensor *scratch)
+static kvc_status take_scratch(struct kvc__write *out, const kvc_write_args *args)
 {
-	const struct kvc__named list[] = { { scratch, "scratch" } };
+	const kvc_tensor *scratch = args->scratch;
+	const struct kvc__named list[] = { { scratch, "scratch" }, { args->tokens, "tokens" },
+		{ args->positions, "positions" }, { args->slots, "slots" },
+		{ args->expected_tokens, "expected_tokens" },
+		{ args->expected_positions, "expected_positions" } };
 
 	if (!scratch)
 		return KVC_OK;
 	KVC__TRY(kvc__check_vector(scratch, "scratch", KVC_INT64, out->group.record_count));
 	KVC__TRY(kvc__group_check_devices(&out->group, list, 1));
+	KVC__TRY(kvc__check_apart(scratch, "scratch", list + 1, 5));
 	out->scratch = (void *)kvc__tensor_data(scratch);
 	return KVC_OK;
 }
@@ -102,11 +107,11 @@ kvc_status kvc_canary_write(const kvc_write_args *args, void *stream)
 	KVC__TRY(kvc__check_rules(taken.rules));
 	KVC__TRY(kvc__group_take(&write.group, taken.group));
 	KVC__TRY(kvc__batch_check_sources(&write.group, taken.rules));
-	KVC__TRY(kvc__ring_check(taken.ring));
+	KVC__TRY(kvc__batch_check_ring(taken.ring, &write.group));
 	KVC__TRY(kvc__batch_take(&write.batch, taken.requests, &write.group));
 	KVC__TRY(take_plan(&write, &taken));
 	KVC__TRY(take_tokens(&write, &taken));
-	KVC__TRY(take_scratch(&write, taken.scratch));
+	KVC__TRY(take_scratch(&write, &taken));
 	if (taken.rules == KVC_RULES_OWN)
 		KVC__TRY(check_entries(&write));
 	write.check_steps = taken.check_steps && *taken.check_steps != 0;
