@@ -41,14 +41,16 @@ static kvc_status take_entries(struct kvc__verify *out, const kvc_verify_args *a
 }
 
 /* valid_prefix is per request, so it needs to know the requests and which entry is whose. */
-static kvc_status take_valid_prefix(struct kvc__verify *out, const kvc_tensor *valid_prefix)
+static kvc_status take_valid_prefix(struct kvc__verify *out, const kvc_verify_args *args)
 {
+	const kvc_tensor *valid_prefix = args->valid_prefix;
 	const struct kvc__named list[] = { { valid_prefix, "valid_prefix" } };
 
 	if (!valid_prefix)
 		return KVC_OK;
-	KVC__TRY(check_array(out->batch.rows, "requests"));
-	KVC__TRY(check_array(out->batch.prefix_lens, "requests.prefix_lens"));
+	KVC__TRY(check_array(args->requests, "requests"));
+	if (out->batch.count > 0) /* arrays of an empty batch may have no address */
+		KVC__TRY(check_array(out->batch.prefix_lens, "requests.prefix_lens"));
 	if (out->entry_count > 0)
 		KVC__TRY(check_array(out->request, "plan.verify_request"));
 	KVC__TRY(kvc__check_vector(valid_prefix, "valid_prefix", KVC_INT64, out->batch.count));
@@ -70,7 +72,7 @@ kvc_status kvc_canary_verify(const kvc_verify_args *args, void *stream)
 	KVC__TRY(kvc__batch_check_ring(taken.ring, &verify.group));
 	KVC__TRY(kvc__batch_take(&verify.batch, taken.requests, &verify.group));
 	KVC__TRY(take_entries(&verify, &taken));
-	KVC__TRY(take_valid_prefix(&verify, taken.valid_prefix));
+	KVC__TRY(take_valid_prefix(&verify, &taken));
 	verify.check_bytes = taken.check_bytes != 0;
 	verify.check_tokens = taken.check_tokens != 0;
 	verify.check_finite = taken.check_finite != 0;
