@@ -428,7 +428,7 @@ typedef struct kvc_rope {
  * Returns KVC_OK, or
  *   KVC_E_INVALID_ARGUMENT  out or options is NULL, or struct_bytes is unknown
  *   KVC_E_SHAPE             rotary_dim is odd, negative or too large; inv_freq or cos_sin_cache
- *                           has a shape that does not fit it
+ *                           has a shape that does not fit it; a cos_sin_cache without rows
  *   KVC_E_DTYPE             inv_freq is not float32 or float64, cos_sin_cache not float32
  *   KVC_E_STRIDE            cos_sin_cache's last dimension is not contiguous
  *   KVC_E_CONFIG            unknown style or scaling; a value out of its range; a frequency that
@@ -858,10 +858,10 @@ KVC_API KVC_NODISCARD kvc_status kvc_canary_void(
  *   scratch   int64 [n, 6], contents irrelevant before and after; on the group's device
  *
  * Returns KVC_OK, or, with nothing written, what kvc_group_check() returns, KVC_E_SHAPE,
- * KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_LENGTH (from, to and scratch differ), KVC_E_SLOT_RANGE and
- * KVC_E_SLOT_DUPLICATE (two entries of 'to' are equal; where = index). On CUDA pairs with a slot
- * outside the records are skipped, and of two pairs with one destination it holds one or a mix.
- * Threads: any, on disjoint slots.
+ * KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_OVERLAP (scratch over from or to), KVC_E_LENGTH (from, to and
+ * scratch differ), KVC_E_SLOT_RANGE and KVC_E_SLOT_DUPLICATE (two entries of 'to' are equal; where =
+ * index). On CUDA pairs with a slot outside the records are skipped, and of two pairs with one
+ * destination it holds one or a mix. Threads: any, on disjoint slots.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_canary_copy(const kvc_group *group, const kvc_tensor *from,
         const kvc_tensor *to, const kvc_tensor *scratch, void *stream);
@@ -1161,7 +1161,8 @@ typedef struct kvc_ring {
  * Returns KVC_OK (violations included, if there is a ring), or
  *   KVC_E_SLOT_DUPLICATE    without a ring; where = entry of the plan, or the full slot
  *   KVC_E_SLOT_RANGE        a planned slot or a mapped one lies outside the records
- *   and what kvc_group_check() returns, KVC_E_SHAPE, KVC_E_DTYPE, KVC_E_LENGTH (scratch, mapping)
+ *   and what kvc_group_check() returns, KVC_E_SHAPE, KVC_E_DTYPE, KVC_E_LENGTH (scratch, mapping),
+ *   KVC_E_OVERLAP (scratch over mapping)
  * On CUDA the call only enqueues and needs a ring, whose rows come in any order; a planned or mapped
  * slot outside the records is a row with slot_range, and counts of the plan are clamped.
  * Threads: any, each with its own scratch.
@@ -1220,6 +1221,7 @@ typedef struct kvc_write_args {
  *   KVC_E_INVALID_ARGUMENT, KVC_E_SHAPE, KVC_E_DTYPE, KVC_E_STRIDE, KVC_E_DEVICE, KVC_E_NO_CUDA
  *   KVC_E_LENGTH      tokens, positions, slots differ in length or are shorter than the plan says;
  *                     counts of the plan out of range; offsets that fall
+ *   KVC_E_OVERLAP     scratch shares memory with tokens, positions, slots or what is expected
  *   KVC_E_CONFIG      only one of the expected arrays; an unknown rule; what kvc_group_check() says
  *   KVC_E_SLOT_RANGE  where = token; its slot lies outside the records
  * With KVC_RULES_SGLANG counts are clamped and slots out of range are skipped and counted.
@@ -1284,7 +1286,8 @@ KVC_API KVC_NODISCARD kvc_status kvc_canary_verify(const kvc_verify_args *args, 
  *
  *   out, capacity  room for the violations; *count_out says how many came
  *
- * Returns KVC_OK; KVC_E_INVALID_ARGUMENT (NULL); KVC_E_CONFIG (an 8-column ring).
+ * Returns KVC_OK; KVC_E_INVALID_ARGUMENT (NULL); KVC_E_CONFIG (an 8-column ring); KVC_E_DEVICE,
+ * KVC_E_NO_CUDA.
  * Threads: one at a time per ring.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_ring_poll(const kvc_ring *ring, kvc_violation *out,

@@ -522,6 +522,50 @@ static void b91_a_stored_placeholder_is_token_and_an_expected_one_compares_nothi
 	assert_int_equal(w.found[0].expected_token, 102);
 }
 
+static void b92_empty_batches_are_no_ops_that_touch_no_pointer(void **state)
+{
+	int64_t none[] = { 0 }, rows[] = { WORLD_ROWS, WORLD_COLUMNS };
+	int64_t pairs[] = { 0, 6 }, claims[] = { 2, SLOT_COUNT };
+	static int64_t scratch[2 * SLOT_COUNT];
+	kvc_tensor empty = kvc_tensor_make(NULL, KVC_INT64, 1, none);
+	kvc_tensor table = kvc_tensor_make(w.table, KVC_INT32, 2, rows);
+	kvc_tensor room = kvc_tensor_make(NULL, KVC_INT64, 2, pairs);
+	kvc_tensor seen = kvc_tensor_make(scratch, KVC_INT64, 2, claims);
+	kvc_record before[SLOT_COUNT];
+	kvc_requests requests = KVC_REQUESTS_INIT;
+	kvc_plan_args plan = KVC_PLAN_ARGS_INIT;
+	kvc_write_args write = KVC_WRITE_ARGS_INIT;
+	kvc_verify_args check = KVC_VERIFY_ARGS_INIT;
+	kvc_finite_scan scan;
+
+	(void)state;
+	stamp(A, can_slots, can_tokens, 6);
+	memcpy(before, w.records, sizeof(before));
+	requests.req_pool_indices = requests.prefix_lens = requests.extend_seq_lens = &empty;
+	plan.requests = &requests, plan.req_to_token = &table;
+	expect_ok(kvc_canary_plan(&w.plan, &plan, NULL));
+	assert_int_equal(*w.plan.verify_num_valid, 0);
+	assert_int_equal(*w.plan.write_num_valid_reqs, 0);
+	expect_ok(kvc_canary_check_plan(&w.plan, &w.group, &empty, &seen, &w.ring, NULL));
+	write.group = &w.group, write.plan = &w.plan, write.requests = &requests;
+	write.tokens = write.positions = write.slots = &empty, write.ring = &w.ring;
+	expect_ok(kvc_canary_write(&write, NULL));
+	check.group = &w.group, check.plan = &w.plan, check.requests = &requests;
+	check.valid_prefix = &empty, check.ring = &w.ring;
+	expect_ok(kvc_canary_verify(&check, NULL));
+	expect_ok(kvc_canary_void(&w.group, &empty, NULL));
+	expect_ok(kvc_canary_copy(&w.group, &empty, &empty, &room, NULL));
+	expect_ok(kvc_fingerprint(NULL, &w.group, &empty, NULL));
+	expect_ok(kvc_canary_scan_finite(&scan, &w.group, &empty, NULL));
+	assert_int_equal(scan.slots_scanned, 0);
+	/* A request that writes nothing and has nothing cached, beside no tokens at all. */
+	world_write(&w, (struct world_step){ .row = A });
+	verify(A, 0);
+	assert_int_equal(w.found_count, 0);
+	assert_memory_equal(w.records, before, sizeof(before));
+	assert_int_equal(w.counters.slots_run, 6);
+}
+
 /* ---- the detector itself ---- */
 
 static void b26_two_tokens_packed_to_a_row_are_refused_at_registration(void **state)
@@ -639,6 +683,7 @@ int main(void)
 		TEST(b87_released_window_slots_are_never_stamped_unless_started_after_them),
 		TEST(b90_a_wrong_token_shows_only_against_an_independent_source),
 		TEST(b91_a_stored_placeholder_is_token_and_an_expected_one_compares_nothing),
+		TEST(b92_empty_batches_are_no_ops_that_touch_no_pointer),
 		TEST(b99_a_row_narrower_than_its_page_is_refused_at_registration),
 		TEST(b103_no_single_bit_flip_goes_unseen),
 	};

@@ -322,6 +322,10 @@ static void scratch_that_does_not_fit_is_refused(void **state)
 	refused(&c, NULL, KVC_E_STRIDE, "check-plan-scratch-rows-overlap",
 	        "kv-canary: check_plan: the rows of scratch are 15 elements apart but 16 wide", -1);
 	c.scratch_tensor.strides = NULL;
+	c.mapping_tensor.data = c.scratch;
+	refused(&c, &c.mapping_tensor, KVC_E_OVERLAP, "output-overlap",
+	        "scratch shares memory with mapping", -1);
+	check_init(&c);
 	c.scratch_tensor.ndim = 1;
 	refused(&c, NULL, KVC_E_SHAPE, "canary-tensor-must-be-2-d", NULL, -1);
 	c.scratch_tensor.ndim = 2;

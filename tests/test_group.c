@@ -239,6 +239,11 @@ static void gather_tables_are_checked(void **state)
 	sources[0].unit_bytes = 16;
 	sources[0].head_bytes = 12;
 	expect_group(KVC_E_CONFIG, "source-gather-units", NULL, 0);
+	/* A table that no memory could hold is refused before it is read. */
+	sources[0].unit_bytes = 1;
+	sources[0].page_size = sources[0].head_count = sources[0].head_bytes = INT32_MAX;
+	expect_group(KVC_E_CONFIG, "source-number-range",
+	        "source 0: page_size is 2147483647, must be 1 to 0", 0);
 }
 
 /* ---- a source from a pool ---- */
@@ -271,6 +276,38 @@ static void a_pool_becomes_a_source(void **state)
 	expect_ok(kvc_source_from_pool(&source, &pool, 9));
 	assert_int_equal(source.row_stride_bytes, 16);
 	assert_int_equal(source.head_stride_bytes, 16);
+}
+
+/* Strides of a pool without entries mean nothing; dimensions must still be possible ones. */
+static void an_empty_pool_has_no_wild_numbers(void **state)
+{
+	static const struct {
+		int64_t shape[3], strides[3];
+		int sound;
+	} rows[] = {
+		{ { 0, 2, 8 }, { INT64_MAX, INT64_MIN, 1 }, 1 },
+		{ { 2, 0, 8 }, { INT64_MAX, INT64_MAX, 1 }, 1 },
+		{ { 0, INT64_C(1) << 40, INT64_C(1) << 40 }, { 1, 1, 1 }, 0 },
+		{ { INT64_C(1) << 40, INT64_C(1) << 40, 0 }, { 1, 1, 1 }, 0 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		int64_t shape[3], strides[3];
+		kvc_tensor pool = kvc_tensor_make(NULL, KVC_FLOAT32, 3, shape);
+		kvc_source source;
+		memcpy(shape, rows[i].shape, sizeof(shape));
+		memcpy(strides, rows[i].strides, sizeof(strides));
+		pool.strides = strides;
+		if (!rows[i].sound) {
+			expect_error(kvc_source_from_pool(&source, &pool, 0), KVC_E_SHAPE,
+			        "tensor-shape-impossible", NULL, -1);
+			continue;
+		}
+		expect_ok(kvc_source_from_pool(&source, &pool, 0));
+		assert_int_equal(source.row_stride_bytes, shape[1] * shape[2] * 4);
+		assert_int_equal(source.head_stride_bytes, 8 * 4);
+	}
 }
 
 static void pools_that_are_no_source_are_refused(void **state)
@@ -347,6 +384,7 @@ int main(void)
 		TEST(equal_ids_are_refused_at_registration),
 		TEST(gather_tables_are_checked),
 		TEST(a_pool_becomes_a_source),
+		TEST(an_empty_pool_has_no_wild_numbers),
 		TEST(pools_that_are_no_source_are_refused),
 		TEST(a_stamp_names_two_sources_of_a_clear_group),
 	};

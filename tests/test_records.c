@@ -80,7 +80,7 @@ static void copies_that_make_no_sense_are_refused(void **state)
 {
 	struct world w;
 	int64_t from[] = { 1, 2, 3, -1 }, to[] = { 4, 5, 4, 4 }, four[] = { 4 }, three[] = { 3 };
-	int64_t room[4][6], shape[] = { 4, 6 }, narrow[] = { 4, 4 };
+	int64_t room[4][6], shape[] = { 4, 6 }, narrow[] = { 4, 4 }, strides[] = { 5, 1 };
 	kvc_record before[8];
 	kvc_tensor f = world_vector(from, four), t = world_vector(to, four);
 	kvc_tensor scratch = kvc_tensor_make(room, KVC_INT64, 2, shape);
@@ -116,6 +116,17 @@ static void copies_that_make_no_sense_are_refused(void **state)
 	expect_copy(KVC_E_SHAPE, "copy-scratch-columns",
 	        "scratch must be [pairs, 6], got shape (4, 4)", -1);
 	scratch.shape = shape, shape[0] = 4;
+	scratch.strides = strides;
+	expect_copy(KVC_E_STRIDE, "copy-scratch-rows-overlap",
+	        "the rows of scratch are 5 elements apart but 6 wide", -1);
+	scratch.strides = NULL;
+	memcpy(room[3] + 2, to, sizeof(to)); /* the last words of the scratch */
+	t.data = room[3] + 2;
+	expect_copy(KVC_E_OVERLAP, "output-overlap", "scratch shares memory with to", -1);
+	memcpy(room, from, sizeof(from));
+	f.data = room;
+	expect_copy(KVC_E_OVERLAP, "output-overlap", "scratch shares memory with from", -1);
+	f.data = from, t.data = to;
 	scratch.dtype = KVC_INT32;
 	expect_copy(KVC_E_DTYPE, "canary-tensor-dtype", NULL, -1);
 	scratch.dtype = KVC_INT64;

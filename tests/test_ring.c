@@ -242,6 +242,12 @@ static void rings_that_cannot_be_used_are_refused(void **state)
 	c.ring.rows = NULL;
 	expect_poll(KVC_E_INVALID_ARGUMENT, "null-argument", "ring.rows is NULL");
 	c.ring.rows = rows;
+	c.ring.device.device_type = KVC_DEVICE_CUDA;
+	expect_poll(KVC_E_NO_CUDA, "no-cuda", NULL);
+	c.ring.device.device_type = 99;
+	expect_poll(KVC_E_DEVICE, "device-unknown",
+	        "ring has device type 99, which kvcanary does not know");
+	c.ring.device.device_type = KVC_DEVICE_CPU;
 	c.ring.struct_bytes = 3;
 	expect_poll(KVC_E_INVALID_ARGUMENT, "struct-bytes-unknown", NULL);
 	assert_int_equal(count, 77);

@@ -271,9 +271,34 @@ static void bad_numbers(void **state)
 	        "rope option high_freq_factor is 1, it must be above low_freq_factor");
 	CONFIG(o.attention_factor = -1, NULL);
 	CONFIG(o.attention_factor = NAN, NULL);
+	CONFIG(o.attention_factor = 1e39,
+	        NULL); /* infinite and zero as the float32 that it becomes */
+	CONFIG(o.attention_factor = 1e-46, NULL);
 	REFUSED((o.scaling = KVC_ROPE_SCALING_LINEAR, o.factor = 0.01), KVC_E_CONFIG,
 	        "rope-frequency-out-of-range", "frequency 0 is 100, it must be in 0..16", 0);
 	REFUSED(o.rope_base = 0.01, KVC_E_CONFIG, "rope-frequency-out-of-range", NULL, 3);
+}
+
+static void the_stride_of_a_single_frequency_is_not_used(void **state)
+{
+	static const int64_t strides[] = { INT64_MAX / 8, INT64_MIN / 2, 0, -1 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof strides / sizeof *strides; i++) {
+		kvc_rope_options o = KVC_ROPE_OPTIONS_INIT;
+		double frequency = 0.25;
+		int64_t one[] = { 1 }, stride[] = { INT64_MAX - (int64_t)i };
+		kvc_tensor inv_freq = kvc_tensor_make(&frequency, KVC_FLOAT64, 1, one);
+		kvc_rope rope;
+		inv_freq.strides = stride;
+		o.rotary_dim = 2;
+		o.inv_freq = &inv_freq;
+		expect_ok(kvc_rope_init(&rope, &o));
+		assert_true(rope.inv_freq[0] == 0.25);
+		stride[0] = strides[i];
+		expect_ok(kvc_rope_init(&rope, &o));
+		assert_true(rope.inv_freq[0] == 0.25);
+	}
 }
 
 static void bad_inv_freq(void **state)
@@ -305,6 +330,11 @@ static void bad_tables(void **state)
 	(void)state;
 	REFUSED((o.cos_sin_cache = &table, rows[1] = 4), KVC_E_SHAPE, "cos-sin-cache-shape",
 	        "cos_sin_cache has shape (4, 4), it must be [max_position, 8]", -1);
+	/* With no address either it would look like no table at all, and K would stay unrotated. */
+	REFUSED((o.cos_sin_cache = &table, rows[0] = 0), KVC_E_SHAPE, "cos-sin-cache-shape",
+	        "cos_sin_cache has shape (0, 8), it must be [max_position, 8]", -1);
+	REFUSED((o.cos_sin_cache = &table, rows[0] = 0, table.data = NULL), KVC_E_SHAPE,
+	        "cos-sin-cache-shape", NULL, -1);
 	REFUSED((o.cos_sin_cache = &table, table.ndim = 1), KVC_E_SHAPE, "cos-sin-cache-shape",
 	        NULL, -1);
 	REFUSED((o.cos_sin_cache = &table, table.dtype = KVC_BFLOAT16), KVC_E_DTYPE,
@@ -330,6 +360,7 @@ int main(void)
 		cmocka_unit_test(the_callers_table_is_borrowed),
 		cmocka_unit_test(bad_arguments_and_dims),
 		cmocka_unit_test(bad_numbers),
+		cmocka_unit_test(the_stride_of_a_single_frequency_is_not_used),
 		cmocka_unit_test(bad_inv_freq),
 		cmocka_unit_test(bad_tables),
 	};

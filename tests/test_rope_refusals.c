@@ -218,6 +218,36 @@ static void b92_negative_token_counts_are_impossible(void **state)
 	world_free(&w);
 }
 
+/* Also where there is no row to process, dimensions are multiplied only if that can be done. */
+static void dimensions_that_cannot_be_are_refused_before_any_arithmetic(void **state)
+{
+	(void)state;
+	static const int64_t wild[][2] = { { INT64_C(1) << 40, INT64_C(1) << 40 }, { 1, INT64_MIN },
+		{ -1, 8 }, { 1, INT64_MAX }, { INT64_MAX, 0 } };
+	static kvc_record records[32];
+	kvc_stamp stamp = KVC_STAMP_INIT;
+	stamp.records = records;
+	stamp.record_count = 32;
+	stamp.head_bytes = 16;
+	for (size_t i = 0; i < sizeof wild / sizeof *wild; i++) {
+		for (int64_t tokens = 0; tokens <= 4; tokens += 4) {
+			struct world w;
+			world_x(&w);
+			struct view *views[] = { &w.q, &w.q_out, &w.k, &w.v, &w.k_out, &w.k_pool,
+				&w.v_pool };
+			for (size_t v = 0; v < 7; v++) {
+				views[v]->tensor.strides = NULL;
+				RESHAPE(*views[v], v < 5 ? tokens : 32, wild[i][0], wild[i][1]);
+			}
+			w.positions.shape[0] = w.slots.shape[0] = tokens;
+			w.args.stamp = &stamp;
+			w.rope.rotary_dim = wild[i][1] == 0 ? 0 : 8;
+			world_refused(&w, KVC_E_SHAPE, "tensor-shape-impossible", NULL, -1);
+			world_free(&w);
+		}
+	}
+}
+
 /* Put one view's data at another's, 'bytes' further on. */
 #define OVER(view, other, bytes) ((view).tensor.data = (char *)(other).tensor.data + (bytes))
 
@@ -468,6 +498,7 @@ int main(void)
 		cmocka_unit_test(stamps_that_do_not_fit),
 		cmocka_unit_test(strides),
 		cmocka_unit_test(b92_negative_token_counts_are_impossible),
+		cmocka_unit_test(dimensions_that_cannot_be_are_refused_before_any_arithmetic),
 		cmocka_unit_test(outputs_over_other_tensors),
 		cmocka_unit_test(disjointness_proofs_never_lie),
 		cmocka_unit_test(positions_without_a_table),

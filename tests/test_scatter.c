@@ -409,9 +409,11 @@ static void wild_shapes_are_refused_without_arithmetic_on_them(void **state)
 	call_init(&call);
 	call.table_shape[0] = INT64_MAX;
 	refused(&call, KVC_E_SHAPE, "tensor-shape-impossible", NULL, -1);
-	call_init(&call); /* a table without columns has nowhere to write, and any number of rows */
-	call.table_shape[0] = INT64_MAX, call.table_shape[1] = 0;
-	call.rows[1] = INT64_MAX - 1;
+	call.table_shape[1] = 0; /* that nothing would be stored does not make it possible */
+	refused(&call, KVC_E_SHAPE, "tensor-shape-impossible", NULL, -1);
+	call_init(&call); /* a table without columns has nowhere to write, and rows in plenty */
+	call.table_shape[0] = INT64_C(1) << 60, call.table_shape[1] = 0;
+	call.rows[1] = (INT64_C(1) << 60) - 1;
 	expect_ok(kvc_scatter_req_token_ids(&call.args, NULL));
 	assert_int_equal(call.report.tokens_truncated, 5);
 }

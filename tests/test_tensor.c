@@ -49,8 +49,11 @@ static void impossible_shapes_are_refused(void **state)
 	} rows[] = {
 		{ 3, { 2, 2, 2 }, { 0 }, 0, "ok" },
 		{ 3, { 2, 2, 2 }, { -4, 2, 1 }, 1, "ok" },
-		{ 3, { 0, INT64_MAX, INT64_MAX }, { 0 }, 0, "ok" },
-		{ 3, { 0, INT64_MAX, 2 }, { INT64_MIN, INT64_MIN, 1 }, 1, "ok" },
+		{ 3, { 0, 1 << 30, 1 << 29 }, { 0 }, 0, "ok" },
+		{ 3, { 0, 1 << 30, 2 }, { INT64_MIN, INT64_MAX, 1 }, 1, "ok" },
+		{ 3, { 0, INT64_MAX, INT64_MAX }, { 0 }, 0, "tensor-shape-impossible" },
+		{ 3, { INT64_MAX, INT64_MAX, 0 }, { 0 }, 0, "tensor-shape-impossible" },
+		{ 3, { 1 << 30, 0, INT64_MAX }, { 0, 0, 1 }, 1, "tensor-shape-impossible" },
 		{ 3, { 0, -1, 2 }, { 0 }, 0, "tensor-shape-impossible" },
 		{ 3, { 2, -1, 2 }, { 0 }, 0, "tensor-shape-impossible" },
 		{ 3, { INT64_MIN, 1, 1 }, { 0 }, 0, "tensor-shape-impossible" },

@@ -684,6 +684,11 @@ static void bad_arguments_are_refused_and_nothing_is_written(void **state)
 	refuse(f.b.args.group = NULL, KVC_E_INVALID_ARGUMENT, "null-argument", "group is NULL", -1);
 	refuse(f.w.group.coverage = 9, KVC_E_CONFIG, "group-option-unknown", NULL, -1);
 	refuse(f.w.ring.columns = 7, KVC_E_CONFIG, "ring-columns-unknown", NULL, -1);
+	refuse(f.w.ring.device.device_type = KVC_DEVICE_CUDA, KVC_E_DEVICE, "device-mismatch",
+	        "ring is on device 2:0, but group is on 1:0", -1);
+	for (int i = 0; i < 3; i++)
+		refuse(f.b.tensors[9].data = f.b.tensors[i].data, KVC_E_OVERLAP, "output-overlap",
+		        NULL, -1);
 	refuse(f.b.args.plan = NULL, KVC_E_INVALID_ARGUMENT, "null-argument", "plan is NULL", -1);
 	refuse(f.b.plan.write_offsets = NULL, KVC_E_INVALID_ARGUMENT, "null-argument",
 	        "plan.write_offsets is NULL", -1);

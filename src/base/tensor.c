@@ -63,40 +63,60 @@ kvc_status kvc__check_present(const kvc_tensor *tensor, const char *name)
 	return KVC_OK;
 }
 
-/* Are the products of the shape, and of shape and strides, in bytes, below 2^62? */
-static int span_fits(const kvc_tensor *tensor)
+#define SPAN_MAX (INT64_C(1) << 62)
+
+static int64_t width_of(const kvc_tensor *tensor)
 {
-	const int64_t limit = INT64_C(1) << 62;
-	int64_t width = kvc__dtype_bytes(tensor->dtype) ? kvc__dtype_bytes(tensor->dtype) : 1;
-	int64_t count = width, span = width, reach;
-	int empty = 0;
+	return kvc__dtype_bytes(tensor->dtype) ? kvc__dtype_bytes(tensor->dtype) : 1;
+}
+
+/* Is the product of the shape, in bytes, at most 2^62, whatever of it is multiplied first? A 0 does
+ * not make up for the others: strides and rows are products of some of them. */
+static int count_fits(const kvc_tensor *tensor)
+{
+	int64_t count = width_of(tensor);
 
 	for (int32_t d = 0; d < tensor->ndim; d++) {
-		if (tensor->shape[d] < 0)
-			return 0;
-		empty |= tensor->shape[d] == 0;
-	}
-	/* Nothing is ever addressed in an empty tensor, and its count is exactly 0. */
-	if (empty)
-		return 1;
-	for (int32_t d = tensor->ndim - 1; d >= 0; d--) {
-		int64_t stride = tensor->strides ? tensor->strides[d] : count / width;
-		if (stride == INT64_MIN ||
-		        __builtin_mul_overflow(
-		                tensor->shape[d] - 1, stride < 0 ? -stride : stride, &reach) ||
-		        __builtin_mul_overflow(reach, width, &reach) ||
-		        __builtin_add_overflow(span, reach, &span) ||
-		        __builtin_mul_overflow(count, tensor->shape[d], &count) || count > limit ||
-		        span > limit)
+		int64_t entries = tensor->shape[d];
+		if (entries < 0 ||
+		        __builtin_mul_overflow(count, entries > 0 ? entries : 1, &count) ||
+		        count > SPAN_MAX)
 			return 0;
 	}
 	return 1;
 }
 
+/* And what the strides span? Nothing is ever addressed in an empty tensor: its strides may be
+ * anything. */
+static int span_fits(const kvc_tensor *tensor)
+{
+	int64_t span = width_of(tensor), reach;
+
+	if (kvc__tensor_count(tensor) == 0)
+		return 1;
+	for (int32_t d = 0; d < tensor->ndim; d++) {
+		int64_t stride = kvc__tensor_stride(tensor, d);
+		if (stride == INT64_MIN ||
+		        __builtin_mul_overflow(
+		                tensor->shape[d] - 1, stride < 0 ? -stride : stride, &reach) ||
+		        __builtin_mul_overflow(reach, width_of(tensor), &reach) ||
+		        __builtin_add_overflow(span, reach, &span) || span > SPAN_MAX)
+			return 0;
+	}
+	return 1;
+}
+
+kvc_status kvc__check_shape(const kvc_tensor *tensor, const char *name)
+{
+	if (tensor->ndim < 0 || tensor->ndim > KVC__NDIM_MAX || !count_fits(tensor) ||
+	        !span_fits(tensor))
+		return kvc__fail_tensor_shape_impossible(-1, name, tensor);
+	return KVC_OK;
+}
+
 kvc_status kvc__check_bounds(const kvc_tensor *tensor, const char *name)
 {
-	if (tensor->ndim < 0 || tensor->ndim > KVC__NDIM_MAX || !span_fits(tensor))
-		return kvc__fail_tensor_shape_impossible(-1, name, tensor);
+	KVC__TRY(kvc__check_shape(tensor, name));
 	if (!tensor->data && kvc__tensor_count(tensor) > 0)
 		return kvc__fail_tensor_data_null(-1, name, tensor);
 	return KVC_OK;

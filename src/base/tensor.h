@@ -93,9 +93,13 @@ kvc_status kvc__check_present(const kvc_tensor *tensor, const char *name);
 
 /*
  * tensor-shape-impossible if a dimension is negative, there are too many, or the elements span more
- * than the address space; null-argument if there are elements and no data. Wants an element of
- * whole bytes. After it, products of shape and strides cannot overflow.
+ * than the address space. After it no product of dimensions overflows, and none of dimensions and
+ * strides either, unless the tensor is empty: its strides may be anything. An operation that
+ * multiplies dimensions before it has looked at the memory calls this first.
  */
+kvc_status kvc__check_shape(const kvc_tensor *tensor, const char *name);
+
+/* kvc__check_shape(), and tensor-data-null if there are elements and no data. */
 kvc_status kvc__check_bounds(const kvc_tensor *tensor, const char *name);
 
 /*

@@ -45,6 +45,17 @@ kvc_status kvc__check_table(const kvc_tensor *tensor, const char *name, kvc_dtyp
 	return KVC_OK;
 }
 
+kvc_status kvc__check_apart(
+        const kvc_tensor *written, const char *name, const struct kvc__named *list, size_t count)
+{
+	struct kvc__extent extent = kvc__tensor_extent(written);
+
+	for (size_t i = 0; i < count; i++)
+		if (list[i].tensor && kvc__extents_meet(extent, kvc__tensor_extent(list[i].tensor)))
+			return kvc__fail_output_overlap(-1, name, list[i].name);
+	return KVC_OK;
+}
+
 kvc_status kvc__check_rules(int32_t rules)
 {
 	if (rules != KVC_RULES_OWN && rules != KVC_RULES_SGLANG)

@@ -37,6 +37,13 @@ kvc_status kvc__check_usable_device(kvc_device device, const char *name);
 /* Is the capacity one whose counts fit an int32? */
 kvc_status kvc__check_capacity(const char *name, int64_t capacity);
 
+/*
+ * A tensor that the call writes shares no memory with those that it reads (output-overlap). NULL
+ * tensors of the list are left out. For tensors that kvc__check_bounds() has passed.
+ */
+kvc_status kvc__check_apart(
+        const kvc_tensor *written, const char *name, const struct kvc__named *list, size_t count);
+
 /* Is 'rules' one of KVC_RULES_*? */
 kvc_status kvc__check_rules(int32_t rules);
 

@@ -1,6 +1,7 @@
 /* Requests and plans as write and verify take them: batch.h says what each function promises. */
 #include "ops/batch.h"
 
+#include "cpu/ring.h"
 #include "cuda/cuda.h"
 #include "ops/arguments.h"
 #include "ops/group.h"
@@ -85,6 +86,19 @@ kvc_status kvc__batch_check_pointers(const struct kvc__batch *batch)
 	for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
 		KVC__TRY(kvc__cuda_check_pointer(arrays[i], "an array of requests"));
 	return KVC_OK;
+}
+
+kvc_status kvc__batch_check_ring(const kvc_ring *ring, const kvc_group *group)
+{
+	int64_t none[1] = { 0 };
+	kvc_tensor stand_in = kvc_tensor_make(NULL, KVC_INT64, 1, none);
+	struct kvc__named list[] = { { &stand_in, "ring" } };
+
+	if (!ring)
+		return KVC_OK;
+	KVC__TRY(kvc__ring_check(ring));
+	stand_in.device = ring->device;
+	return kvc__group_check_same_device(group, list, 1);
 }
 
 kvc_status kvc__batch_check_sources(const kvc_group *group, int32_t rules)

@@ -27,6 +27,9 @@ kvc_status kvc__batch_check_count(const int32_t *count, const char *name, int64_
 /* cuda-host-pointer if a batch on a CUDA device has memory that kernels cannot use. */
 kvc_status kvc__batch_check_pointers(const struct kvc__batch *batch);
 
+/* kvc__ring_check(), and the ring lies on the group's device. NULL is a sound ring. */
+kvc_status kvc__batch_check_ring(const kvc_ring *ring, const kvc_group *group);
+
 /* SGLang's rules: at most 4 sources. */
 kvc_status kvc__batch_check_sources(const kvc_group *group, int32_t rules);
 

@@ -24,21 +24,21 @@ static kvc_status check_scratch(const kvc_tensor *scratch, int64_t record_count)
 }
 
 static kvc_status check_claim_tensors(const kvc_plan *plan, const kvc_group *group,
-        const kvc_tensor *mapping, const kvc_tensor *scratch, const kvc_ring *ring)
+        const kvc_tensor *mapping, const kvc_tensor *scratch)
 {
 	const kvc_tensor stand_in = { .device = plan->device };
-	const kvc_tensor rows = { .device = ring ? ring->device : plan->device };
 	const struct kvc__named tensors[] = {
 		{ &stand_in, "plan" },
 		{ scratch, "scratch" },
 		{ mapping, "mapping" },
-		{ &rows, "ring" },
 	};
 
 	KVC__TRY(check_scratch(scratch, group->record_count));
 	if (mapping)
 		KVC__TRY(kvc__check_vector(mapping, "mapping", KVC_INT64, KVC__ANY_LENGTH));
-	return kvc__group_check_same_device(group, tensors, sizeof(tensors) / sizeof(tensors[0]));
+	KVC__TRY(
+	        kvc__group_check_same_device(group, tensors, sizeof(tensors) / sizeof(tensors[0])));
+	return kvc__check_apart(scratch, "scratch", tensors + 2, 1);
 }
 
 /* Scratch that is not zero would be taken for entries that are not there. */
@@ -131,8 +131,8 @@ kvc_status kvc_canary_check_plan(const kvc_plan *given, const kvc_group *given_g
 
 	KVC__TRY(kvc__take_plan(&plan, given));
 	KVC__TRY(kvc__group_take(&group, given_group));
-	KVC__TRY(kvc__ring_check(ring));
-	KVC__TRY(check_claim_tensors(&plan, &group, mapping, scratch, ring));
+	KVC__TRY(check_claim_tensors(&plan, &group, mapping, scratch));
+	KVC__TRY(kvc__batch_check_ring(ring, &group));
 	int on_cuda = kvc__is_cuda(group.device);
 	if (!on_cuda)
 		KVC__TRY(kvc__batch_count(&entry_count, plan.verify_num_valid, "verify_num_valid",
@@ -149,7 +149,8 @@ kvc_status kvc_canary_check_plan(const kvc_plan *given, const kvc_group *given_g
 		.mapping = mapping ? (const int64_t *)(void *)kvc__tensor_data(mapping) : NULL,
 		.full_count = mapping ? mapping->shape[0] : 0,
 		.first_entry = first_entry,
-		.first_full = first_entry + kvc__tensor_stride(scratch, 0),
+		.first_full = group.record_count > 0 ? first_entry + kvc__tensor_stride(scratch, 0)
+		                                     : NULL,
 		.ring = ring,
 	};
 	if (on_cuda)

@@ -10,13 +10,14 @@
 
 /* ---- a source from a pool tensor ---- */
 
-/* The stride of dimension d in elements. Of a dimension with one entry it means nothing and may be
- * any number: then what a contiguous pool would have. */
+/* The stride of dimension d in elements. Of a dimension with one entry, and in a pool without any, it
+ * means nothing and may be any number: then what a contiguous pool would have. */
 static int64_t stride_of(const kvc_tensor *pool, int32_t d)
 {
 	int64_t contiguous = d == 0 ? pool->shape[1] * pool->shape[2] : pool->shape[2];
 
-	return pool->shape[d] > 1 ? kvc__tensor_stride(pool, d) : contiguous;
+	return pool->shape[d] > 1 && kvc__tensor_count(pool) > 0 ? kvc__tensor_stride(pool, d)
+	                                                         : contiguous;
 }
 
 static kvc_status check_pool(const kvc_tensor *pool)
@@ -121,6 +122,9 @@ static kvc_status check_gather(const kvc_source *source, int64_t index, int on_h
 	if ((unit != 1 && unit != 2 && unit != 4 && unit != 8 && unit != 16) ||
 	        slot_bytes % unit != 0)
 		return kvc__fail_source_gather_units(index, index, unit, slot_bytes);
+	/* The table itself must fit the address space. */
+	int64_t slots_max = INT64_MAX / (int64_t)sizeof(*source->gather) / (slot_bytes / unit);
+	KVC__TRY(check_range(index, "page_size", source->page_size, 1, slots_max));
 	int64_t entries = source->page_size * (slot_bytes / unit);
 	for (int64_t i = 0; on_host && i < entries; i++) {
 		int64_t offset = source->gather[i];

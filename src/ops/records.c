@@ -171,6 +171,9 @@ static kvc_status take_copy(struct copy *copy, const kvc_group *group, const kvc
 	if (scratch->shape[0] != copy->count)
 		return kvc__fail_canary_tensor_length(
 		        -1, "scratch", copy->count, scratch->shape[0]);
+	if (copy->count > 1 && kvc__tensor_stride(scratch, 0) < SCRATCH_COLUMNS)
+		return kvc__fail_copy_scratch_rows_overlap(-1, kvc__tensor_stride(scratch, 0));
+	KVC__TRY(kvc__check_apart(scratch, "scratch", list, 2));
 	KVC__TRY(kvc__group_check_same_device(&copy->group, list, 3));
 
 	copy->from = (const void *)kvc__tensor_data(from);

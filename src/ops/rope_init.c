@@ -149,9 +149,13 @@ static kvc_status take_attention_factor(kvc_rope *rope, const kvc_rope_options *
 		return kvc__fail_rope_option_out_of_range(
 		        -1, "attention_factor", given, "0 (automatic), or positive and finite");
 	rope->attention_factor = attention_factor_of(options);
-	if (!(rope->attention_factor > 0.0) || !isfinite(rope->attention_factor))
-		return kvc__fail_rope_option_out_of_range(-1, "mscale", options->mscale,
-		        "such that the attention factor is positive and finite");
+	/* As a float32, since cosines become one: beyond that K would turn to 0, infinity and NaN. */
+	float narrow = (float)rope->attention_factor;
+	if (!(narrow > 0.0f) || !isfinite(narrow))
+		return kvc__fail_rope_option_out_of_range(-1,
+		        given > 0.0 ? "attention_factor" : "mscale",
+		        given > 0.0 ? given : options->mscale,
+		        "such that the attention factor is positive and finite as a float32");
 	return KVC_OK;
 }
 
@@ -163,7 +167,8 @@ static kvc_status take_table(kvc_rope *rope, const kvc_tensor *table)
 	kvc_device device;
 
 	KVC__TRY(kvc__check_present(table, "cos_sin_cache"));
-	if (table->ndim != 2 || table->shape[1] != rope->rotary_dim)
+	/* An empty table would look like none at all, and leave K as it is. */
+	if (table->ndim != 2 || table->shape[1] != rope->rotary_dim || table->shape[0] == 0)
 		return kvc__fail_cos_sin_cache_shape(-1, table, rope->rotary_dim);
 	if (!kvc__dtype_equal(table->dtype, KVC_FLOAT32))
 		return kvc__fail_cos_sin_cache_must_be_float32(-1, table->dtype);
@@ -197,9 +202,10 @@ static kvc_status take_inv_freq(kvc_rope *rope, const kvc_tensor *given)
 		return kvc__fail_inv_freq_not_on_host(-1, given->device.device_type);
 	KVC__TRY(kvc__check_bounds(given, "inv_freq"));
 
-	const char *at = kvc__tensor_data(given);
-	int64_t step = kvc__tensor_stride(given, 0) * kvc__dtype_bytes(given->dtype);
-	for (int32_t i = 0; i < rope->rotary_dim / 2; i++, at += step) {
+	int64_t stride = kvc__tensor_stride(given, 0); /* anything, if there is one entry */
+	for (int64_t i = 0; i < rope->rotary_dim / 2; i++) {
+		const char *at =
+		        kvc__tensor_data(given) + i * stride * kvc__dtype_bytes(given->dtype);
 		float single;
 		if (is_double) {
 			memcpy(&rope->inv_freq[i], at, sizeof(double));

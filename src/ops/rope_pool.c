@@ -179,6 +179,20 @@ static kvc_status check_dtypes(struct call *call)
 	return KVC_OK;
 }
 
+/* Before anything is added to a dimension or multiplied with it: also where there is no row to
+ * process, and so no memory to look at. */
+static kvc_status check_possible(const kvc_rope_pool_args *args)
+{
+	const struct kvc__named all[] = { { args->q, "q" }, { args->k, "k" }, { args->v, "v" },
+		{ args->positions, "positions" }, { args->slots, "slots" },
+		{ args->k_pool, "k_pool" }, { args->v_pool, "v_pool" }, { args->q_out, "q_out" },
+		{ args->k_out, "k_out" } };
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		if (all[i].tensor)
+			KVC__TRY(kvc__check_shape(all[i].tensor, all[i].name));
+	return KVC_OK;
+}
+
 /* ---- our own checks, in SPEC's order ---- */
 
 static kvc_status check_n_valid(struct call *call)
@@ -418,6 +432,7 @@ static kvc_status check_arguments(struct call *call)
 	KVC__TRY(check_dtypes(call));
 	KVC__TRY(check_output(args->q_out, "q_out", args->q, "q"));
 	KVC__TRY(check_output(args->k_out, "k_out", args->k, "k"));
+	KVC__TRY(check_possible(args));
 	KVC__TRY(check_n_valid(call));
 	KVC__TRY(check_index_dtype(args->positions, "positions"));
 	KVC__TRY(check_index_dtype(args->slots, "slots"));
@@ -459,8 +474,12 @@ static struct kvc__indices indices_of(const kvc_tensor *tensor)
 /* Bytes of q, k and v that a token moves, more or less. */
 static int64_t token_bytes_of(const struct kvc__rope_job *job)
 {
-	return (2 * job->q_heads * job->q_dim + 4 * job->kv_heads * job->kv_dim) *
-	       kvc__element_bytes(job->element);
+	/* Inputs with strides of 0 may have as many heads as they like: the product may be past int64,
+	 * and then anything above a grain does. */
+	double elements = 2.0 * (double)job->q_heads * (double)job->q_dim +
+	                  4.0 * (double)job->kv_heads * (double)job->kv_dim;
+	double bytes = elements * (double)kvc__element_bytes(job->element);
+	return bytes < 0x1p62 ? (int64_t)bytes : INT64_C(1) << 62;
 }
 
 /* Field by field: an initialiser would clear the whole struct first. */

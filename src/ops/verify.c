@@ -55,15 +55,17 @@ static kvc_status take_entries(
 }
 
 /* valid_prefix is per request, so it needs to know the requests and which entry is whose. */
-static kvc_status take_valid_prefix(struct kvc__verify *out, const kvc_tensor *valid_prefix)
+static kvc_status take_valid_prefix(struct kvc__verify *out, const kvc_verify_args *args)
 {
+	const kvc_tensor *valid_prefix = args->valid_prefix;
 	const struct kvc__named list[] = { { valid_prefix, "valid_prefix" } };
 
 	if (!valid_prefix)
 		return KVC_OK;
-	KVC__TRY(check_array(out->batch.rows, "requests"));
-	KVC__TRY(check_array(out->batch.prefix_lens, "requests.prefix_lens"));
-	if (out->entry_count > 0)
+	KVC__TRY(check_array(args->requests, "requests"));
+	if (out->batch.count > 0) /* arrays of an empty batch may have no address */
+		KVC__TRY(check_array(out->batch.prefix_lens, "requests.prefix_lens"));
+	if (out->entry_count > 0 || kvc__is_cuda(out->group.device))
 		KVC__TRY(check_array(out->request, "plan.verify_request"));
 	KVC__TRY(kvc__check_vector(valid_prefix, "valid_prefix", KVC_INT64, out->batch.count));
 	KVC__TRY(kvc__group_check_same_device(&out->group, list, 1));
@@ -109,12 +111,10 @@ kvc_status kvc_canary_verify(const kvc_verify_args *args, void *stream)
 	KVC__TRY(kvc__check_rules(taken.rules));
 	KVC__TRY(kvc__group_take(&verify.group, taken.group));
 	KVC__TRY(kvc__batch_check_sources(&verify.group, taken.rules));
-	KVC__TRY(kvc__ring_check(taken.ring));
-	if (taken.ring)
-		KVC__TRY(kvc__group_check_stated(&verify.group, taken.ring->device, "ring"));
+	KVC__TRY(kvc__batch_check_ring(taken.ring, &verify.group));
 	KVC__TRY(kvc__batch_take(&verify.batch, taken.requests, &verify.group));
 	KVC__TRY(take_entries(&verify, &taken, &on_device));
-	KVC__TRY(take_valid_prefix(&verify, taken.valid_prefix));
+	KVC__TRY(take_valid_prefix(&verify, &taken));
 	verify.check_bytes = taken.check_bytes != 0;
 	verify.check_tokens = taken.check_tokens != 0;
 	verify.check_finite = taken.check_finite != 0;

@@ -41,14 +41,19 @@ static kvc_status take_tokens(struct kvc__write *out, const kvc_write_args *args
 	return kvc__group_check_same_device(&out->group, list, sizeof(list) / sizeof(list[0]));
 }
 
-static kvc_status take_scratch(struct kvc__write *out, const kvc_tensor *scratch)
+static kvc_status take_scratch(struct kvc__write *out, const kvc_write_args *args)
 {
-	const struct kvc__named list[] = { { scratch, "scratch" } };
+	const kvc_tensor *scratch = args->scratch;
+	const struct kvc__named list[] = { { scratch, "scratch" }, { args->tokens, "tokens" },
+		{ args->positions, "positions" }, { args->slots, "slots" },
+		{ args->expected_tokens, "expected_tokens" },
+		{ args->expected_positions, "expected_positions" } };
 
 	if (!scratch)
 		return KVC_OK;
 	KVC__TRY(kvc__check_vector(scratch, "scratch", KVC_INT64, out->group.record_count));
 	KVC__TRY(kvc__group_check_same_device(&out->group, list, 1));
+	KVC__TRY(kvc__check_apart(scratch, "scratch", list + 1, 5));
 	out->scratch = (void *)kvc__tensor_data(scratch);
 	return KVC_OK;
 }
@@ -152,13 +157,11 @@ kvc_status kvc_canary_write(const kvc_write_args *args, void *stream)
 	KVC__TRY(kvc__check_rules(taken.rules));
 	KVC__TRY(kvc__group_take(&write.group, taken.group));
 	KVC__TRY(kvc__batch_check_sources(&write.group, taken.rules));
-	KVC__TRY(kvc__ring_check(taken.ring));
-	if (taken.ring)
-		KVC__TRY(kvc__group_check_stated(&write.group, taken.ring->device, "ring"));
+	KVC__TRY(kvc__batch_check_ring(taken.ring, &write.group));
 	KVC__TRY(kvc__batch_take(&write.batch, taken.requests, &write.group));
 	KVC__TRY(take_plan(&write, &taken, &on_device));
 	KVC__TRY(take_tokens(&write, &taken));
-	KVC__TRY(take_scratch(&write, taken.scratch));
+	KVC__TRY(take_scratch(&write, &taken));
 	write.launch_tag = taken.launch_tag;
 	write.ring = taken.ring;
 	write.rules = taken.rules;
