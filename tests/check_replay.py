@@ -83,7 +83,7 @@ def faults():
 
 
 def together():
-    code, result = replay("--fault", "all", "--requests", "120")
+    code, result = replay("--fault", "all", "--requests", "120", "--pool-slots", "10240")
     expect(code == 0, f"all faults: exit code {code}: {json.dumps(result, indent=1)}")
     expect(list(result) == FIELDS, f"fields are {list(result)}")
     expect(result["false_alarms"] == 0, f"all faults: {result['false_alarms']} false alarms")

@@ -125,6 +125,9 @@ static void eviction_takes_the_oldest_idle_leaf(void **state)
 	allocator_hold(&forest->allocator, held); /* a request reads c */
 	prefix_tree_touch(&forest->tree, b);
 	assert_int_equal(prefix_tree_idle_count(&forest->tree), 3);
+	allocator_hold(&forest->allocator, prefix_tree_pages(&forest->tree, b)[0]);
+	assert_int_equal(prefix_tree_idle_count(&forest->tree), 1); /* b in use keeps a */
+	allocator_release(&forest->allocator, prefix_tree_pages(&forest->tree, b)[0]);
 	/* a has a child, c is held: d is older than b by now. */
 	assert_int_equal(prefix_tree_evict(&forest->tree), d);
 	assert_int_equal(prefix_tree_evict(&forest->tree), b);

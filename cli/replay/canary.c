@@ -252,11 +252,24 @@ static int64_t next_idle(void *context, kvc_sweep_slot *out, int64_t capacity)
 	return count;
 }
 
+/* By the paths of the requests, not by reference counts: these may be what is wrong. */
+static void mark_used(struct engine *engine)
+{
+	const struct prefix_tree *tree = &engine->tree;
+
+	memset(engine->used_nodes, 0, (size_t)tree->node_capacity);
+	for (int32_t i = 0; i < engine->running_count; i++)
+		for (int32_t node = engine->running[i]->tree_node; node > PREFIX_ROOT;
+		        node = tree->nodes[node].parent)
+			engine->used_nodes[node] = 1;
+}
+
 bool canary_sweep_idle(struct engine *engine)
 {
 	struct idle_walk walk = { engine, PREFIX_ROOT + 1, 0 };
 	double begin = engine_now();
 
+	mark_used(engine);
 	engine->counts.sweeps++;
 	return finish_call(engine, begin,
 	        kvc_guard_sweep(engine->guard, engine->group, next_idle, &walk, NULL, NULL));

@@ -210,6 +210,7 @@ static void open_tables(struct engine *engine, bool *ok)
 	engine->history = array((size_t)engine->columns, sizeof(int64_t), ok);
 	engine->new_slots = array(tokens + 4 * (size_t)config->page_slots, sizeof(int64_t), ok);
 	engine->named_pages = array((size_t)engine->allocator.page_count, 1, ok);
+	engine->used_nodes = array((size_t)engine->tree.node_capacity, 1, ok);
 	engine->k = array(tokens * row_elements, element_bytes, ok);
 	engine->v = array(tokens * row_elements, element_bytes, ok);
 	engine->q =
@@ -283,6 +284,7 @@ void engine_close(struct engine *engine)
 	free(engine->history);
 	free(engine->new_slots);
 	free(engine->named_pages);
+	free(engine->used_nodes);
 	free(engine->q);
 	free(engine->k);
 	free(engine->v);

@@ -222,6 +222,7 @@ struct engine {
 	int32_t group;
 	kvc_stamp stamps[ENGINE_LAYERS_MAX];
 	uint8_t *named_pages; /* one byte a page */
+	uint8_t *used_nodes;  /* one byte a node of the tree: a running request's path */
 	bool any_named;
 
 	int64_t step;
@@ -305,7 +306,7 @@ bool canary_step_end(struct engine *engine);
 /* Take all findings; each goes to the hooks and marks what it names. */
 bool canary_poll(struct engine *engine);
 
-/* Look at every cached block that no request holds. */
+/* Look at every cached block that lies on no running request's path. */
 bool canary_sweep_idle(struct engine *engine);
 
 /* Look at all that a request holds, by its row of the request table. */

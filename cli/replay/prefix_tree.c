@@ -50,7 +50,8 @@ bool prefix_tree_open(struct prefix_tree *out, struct allocator *allocator, int3
 	out->nodes = calloc(count, sizeof(*out->nodes));
 	out->pages = calloc(count * (size_t)block_pages, sizeof(*out->pages));
 	out->buckets = malloc((size_t)out->bucket_count * sizeof(*out->buckets));
-	if (!out->nodes || !out->pages || !out->buckets) {
+	out->blocked = calloc(count, sizeof(*out->blocked));
+	if (!out->nodes || !out->pages || !out->buckets || !out->blocked) {
 		prefix_tree_close(out);
 		return false;
 	}
@@ -71,6 +72,7 @@ void prefix_tree_close(struct prefix_tree *tree)
 	free(tree->nodes);
 	free(tree->pages);
 	free(tree->buckets);
+	free(tree->blocked);
 	*tree = (struct prefix_tree){ 0 };
 }
 
@@ -177,11 +179,17 @@ int32_t prefix_tree_remove(struct prefix_tree *tree, int32_t node)
 	return removed;
 }
 
-int32_t prefix_tree_idle_count(const struct prefix_tree *tree)
+int32_t prefix_tree_idle_count(struct prefix_tree *tree)
 {
 	int32_t count = 0;
 
+	memset(tree->blocked, 0, (size_t)tree->node_capacity * sizeof(*tree->blocked));
 	for (int32_t i = tree->oldest; i >= 0; i = tree->nodes[i].newer)
-		count += prefix_tree_idle(tree, i);
+		if (!prefix_tree_idle(tree, i))
+			for (int32_t up = i; up != PREFIX_ROOT && !tree->blocked[up];
+			        up = tree->nodes[up].parent)
+				tree->blocked[up] = true;
+	for (int32_t i = tree->oldest; i >= 0; i = tree->nodes[i].newer)
+		count += !tree->blocked[i];
 	return count;
 }

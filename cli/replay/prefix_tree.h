@@ -28,6 +28,7 @@ struct prefix_tree {
 	struct prefix_node *nodes;
 	int32_t *pages; /* [node_capacity][block_pages] */
 	int32_t *buckets;
+	bool *blocked; /* [node_capacity] scratch */
 	int32_t node_capacity;
 	int32_t node_count; /* in use, the root included */
 	int32_t bucket_count;
@@ -66,7 +67,7 @@ int32_t prefix_tree_evict(struct prefix_tree *tree);
 /* Remove a node and all below it, in use or not; returns how many. */
 int32_t prefix_tree_remove(struct prefix_tree *tree, int32_t node);
 
-/* Blocks that eviction could free now. */
-int32_t prefix_tree_idle_count(const struct prefix_tree *tree);
+/* Blocks that eviction could free now, one after the other: idle, and so is all below them. */
+int32_t prefix_tree_idle_count(struct prefix_tree *tree);
 
 #endif

@@ -77,7 +77,7 @@ static void make_stretch_room(struct replay_result *result)
 	result->steps_per_stretch *= 2;
 }
 
-static void fill_states(struct replay_stretch *out, const struct engine *engine)
+static void fill_states(struct replay_stretch *out, struct engine *engine)
 {
 	int64_t page_slots = engine->config.page_slots;
 
@@ -131,7 +131,7 @@ static void fill_sums(
 }
 
 /* Close the stretch that ends with this step, of however many steps it has. */
-static void end_stretch(struct recorder *recorder, const struct engine *engine)
+static void end_stretch(struct recorder *recorder, struct engine *engine)
 {
 	struct replay_result *result = recorder->result;
 	struct replay_stretch *stretch = &result->stretches[result->stretch_count - 1];
@@ -140,7 +140,7 @@ static void end_stretch(struct recorder *recorder, const struct engine *engine)
 	fill_sums(stretch, recorder, engine);
 }
 
-static void add_step(struct recorder *recorder, const struct engine *engine)
+static void add_step(struct recorder *recorder, struct engine *engine)
 {
 	struct replay_result *result = recorder->result;
 	struct replay_stretch *last;
@@ -255,7 +255,7 @@ void recorder_watch(
 		add_snapshot(recorder, engine, engine->step);
 }
 
-void recorder_finish(struct recorder *recorder, const struct engine *engine)
+void recorder_finish(struct recorder *recorder, struct engine *engine)
 {
 	struct replay_result *result = recorder->result;
 	const struct replay_stretch *last;

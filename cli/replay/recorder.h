@@ -32,7 +32,7 @@ void recorder_watch(
         void *context, struct engine *engine, enum engine_point point, struct engine_event *event);
 
 /* A map of the end, if the last step has none. */
-void recorder_finish(struct recorder *recorder, const struct engine *engine);
+void recorder_finish(struct recorder *recorder, struct engine *engine);
 
 /* Free what a result holds. */
 void replay_result_close(struct replay_result *result);

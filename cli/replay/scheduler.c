@@ -202,10 +202,11 @@ static struct sequence *next_waiting(struct engine *engine)
 }
 
 /*
- * Pages that can be had, less those that running prompts have yet to take and half of those that
- * their answers may: what is promised to nobody. The other half is a bet, lost by preemption.
+ * Pages that can be had, less those that running prompts have yet to take. That answers grow is not
+ * provided for, which preemption pays for now and then; but while a request waits that was sent
+ * away once, all their growth is, or it would come back only to be sent away again.
  */
-static int64_t pages_to_spare(const struct engine *engine)
+static int64_t pages_to_spare(struct engine *engine)
 {
 	int64_t pages = engine->allocator.free_count +
 	                (int64_t)prefix_tree_idle_count(&engine->tree) * engine->tree.block_pages;
@@ -214,7 +215,9 @@ static int64_t pages_to_spare(const struct engine *engine)
 		const struct sequence *sequence = engine->running[i];
 		int64_t missing = pages_for(engine, known_tokens(sequence)) - sequence->page_count;
 		pages -= missing > 0 ? missing : 0;
-		pages -= pages_for(engine, last_length(sequence) + 1 - known_tokens(sequence)) / 2;
+		if (engine->waiting_count > 0)
+			pages -= pages_for(
+			        engine, last_length(sequence) + 1 - known_tokens(sequence));
 	}
 	return pages;
 }
