@@ -72,7 +72,8 @@ kvc_status kvc_ring_poll(const kvc_ring *ring, kvc_violation *out, int64_t capac
 	KVC__TRY(check_pointer(ring, "ring"));
 	KVC__TRY(check_pointer(count_out, "count_out"));
 	KVC__TRY(kvc__ring_check(ring));
-	KVC__TRY(kvc__check_device(ring->device, "ring"));
+	if (!kvc__is_cuda(ring->device))
+		KVC__TRY(kvc__check_device(ring->device, "ring"));
 	if (ring->columns != KVC__RING_COLUMNS)
 		return kvc__fail_ring_not_circular(-1, ring->columns);
 	if (capacity > 0)
