@@ -576,10 +576,23 @@ struct Tally {
 	int run, skipped;
 };
 
+// Does a later entry of the same request name this slot too? Without scratch nothing else tells; only
+// small calls can afford to look.
+static __device__ __forceinline__ bool is_overtaken(const kvc__write_params &p, int64_t n, int64_t e)
+{
+	if (p.scratch)
+		return false;
+	int64_t past = past_entry(p, request_at(p, n, e)), slot = p.slots[e];
+	for (int64_t later = e + 1; later < past; later++)
+		if (p.slots[later] == slot)
+			return true;
+	return false;
+}
+
 // Everything but the fingerprint. 'zero': that becomes 0; only where no other entry can still want
 // the link that lies there.
 static __device__ __forceinline__ void settle_entry(
-        const kvc__write_params &p, int64_t n, int64_t e, bool zero, Tally &tally)
+        const kvc__write_params &p, int64_t n, int64_t e, bool zero, Tally &tally, bool small)
 {
 	int64_t slot = p.slots[e];
 	if (!is_stored(p, slot)) {
@@ -587,7 +600,7 @@ static __device__ __forceinline__ void settle_entry(
 		return;
 	}
 	tally.run++;
-	if (!is_winner(p, slot, e))
+	if (!is_winner(p, slot, e) || (small && is_overtaken(p, n, e)))
 		return;
 	kvc_record *record = kvc__record_of(p.records, slot);
 	record->prev_hash = record->fingerprint;
@@ -681,7 +694,7 @@ KVC__KERNEL void __launch_bounds__(256) kvc_write_settle(
 	if (n > 0) {
 		int64_t e = first_entry(p, 0) + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 		if (e < past_entry(p, n - 1))
-			settle_entry(p, n, e, p.scratch && !p.is_computed, tally);
+			settle_entry(p, n, e, p.scratch && !p.is_computed, tally, false);
 	}
 	if (blockIdx.x == 0 && threadIdx.x == 0)
 		check_count(p);
@@ -746,14 +759,14 @@ KVC__KERNEL void __launch_bounds__(KVC__WRITE_SMALL_THREADS) kvc_write_small(
 	cluster_sync();
 	if (warp < SMALL_WARPS && lane == 0)
 		for (int64_t e = mine; e < end; e += SMALL_ALL)
-			settle_entry(p, n, e, false, tally);
+			settle_entry(p, n, e, false, tally, true);
 	// Two entries may share a slot: the link must be taken before a fingerprint covers it.
 	cluster_sync();
 	if (warp < SMALL_WARPS && lane == 0) {
 		int k = 0;
 		for (int64_t e = mine; e < end; e += SMALL_ALL, k++) {
 			int64_t slot = p.slots[e];
-			if (is_stored(p, slot))
+			if (is_stored(p, slot) && !is_overtaken(p, n, e))
 				kvc__record_of(p.records, slot)->fingerprint =
 				        p.is_computed ? fingerprints[warp][k] : 0;
 		}
