@@ -626,25 +626,29 @@ static bool truncated_copy(struct injector *injector, struct engine_event *event
 #define BYTES KVC_REASON_VERIFY_REAL_KV_HASH
 #define TOKEN KVC_REASON_VERIFY_TOKEN
 #define NEVER KVC_REASON_NEVER_STAMPED
+#define END KVC_REASON_CHAIN_END
 #define ALIASED KVC_REASON_SLOT_ALIASED
 
 const struct fault_kind fault_kinds[] = {
 	{ "free-live-page", "a page is freed and reused while its request lives",
-	        CHAIN | POSITION | TOKEN | NEVER | ALIASED, 0, true, POINT_STEP_END,
+	        CHAIN | POSITION | TOKEN | NEVER | END | ALIASED, 0, true, POINT_STEP_END,
 	        free_live_page },
 	{ "double-alloc", "a free page is handed to two requests",
-	        CHAIN | POSITION | TOKEN | NEVER | ALIASED, 0, true, POINT_BEFORE_ALLOC,
+	        CHAIN | POSITION | TOKEN | NEVER | END | ALIASED, 0, true, POINT_BEFORE_ALLOC,
 	        double_alloc },
 	{ "reserved-page", "the page of the dummy slot is handed to a request",
 	        KVC_REASON_SLOT_RANGE, 0, false, POINT_BEFORE_ALLOC, reserved_page },
 	{ "stale-table-entry", "a request table entry names another request's slot",
-	        CHAIN | POSITION | TOKEN | ALIASED, 0, true, POINT_STEP_END, stale_table_entry },
+	        CHAIN | POSITION | TOKEN | END | ALIASED, 0, true, POINT_STEP_END,
+	        stale_table_entry },
 	{ "page-off-by-one", "a token is written one slot past the end of its page",
-	        CHAIN | POSITION | TOKEN | NEVER | ALIASED, 0, true, POINT_BATCH, page_off_by_one },
+	        CHAIN | POSITION | TOKEN | NEVER | END | ALIASED, 0, true, POINT_BATCH,
+	        page_off_by_one },
 	{ "stale-prefix", "a block is evicted and reused, the prefix cache still names it",
-	        CHAIN | POSITION | TOKEN | NEVER | ALIASED, 0, true, POINT_STEP_END, stale_prefix },
-	{ "foreign-prefix", "the prefix lookup answers with another conversation's blocks", TOKEN,
-	        NEED_TOKENS, true, POINT_ADMITTED, foreign_prefix },
+	        CHAIN | POSITION | TOKEN | NEVER | END | ALIASED, 0, true, POINT_STEP_END,
+	        stale_prefix },
+	{ "foreign-prefix", "the prefix lookup answers with another conversation's blocks",
+	        TOKEN | END, NEED_TOKENS, true, POINT_ADMITTED, foreign_prefix },
 	{ "wrong-chunk-position", "a later chunk counts its positions from 0",
 	        POSITION | KVC_REASON_WRITE_POSITION, 0, false, POINT_BATCH, wrong_chunk_position },
 	{ "token-swap", "two tokens of the batch trade places", TOKEN | KVC_REASON_WRITE_TOKEN,
