@@ -153,8 +153,7 @@ kvc_status kvc__check_device(kvc_device device, const char *name)
 	return KVC_OK;
 }
 
-kvc_status kvc__check_same_device(
-        kvc_device *out, const struct kvc__named *list, size_t count)
+kvc_status kvc__check_same_device(kvc_device *out, const struct kvc__named *list, size_t count)
 {
 	const struct kvc__named *first = NULL;
 
