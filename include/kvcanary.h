@@ -24,8 +24,9 @@
  * the library fills (kvc_rope, kvc_plan, kvc_source, ...) are written whole, in the size of this
  * header; when one grows, so does the shared library's version.
  *
- * Devices. This build works on tensors in host memory (KVC_DEVICE_CPU). The last parameter of an
- * operation, 'stream', is for CUDA and ignored on the CPU: pass NULL.
+ * Devices. All tensors of a call lie in host memory (KVC_DEVICE_CPU) or, in a build with CUDA, on the
+ * GPU of the thread's current context. The last parameter of an operation, 'stream', is for CUDA,
+ * where calls only enqueue; on the CPU it is ignored: pass NULL.
  */
 #ifndef KVCANARY_H
 #define KVCANARY_H
