@@ -114,7 +114,7 @@ static void number_of_threads_is_checked_and_reported(void **state)
 static void threads_that_cannot_start_leave_the_former_number(void **state)
 {
 	(void)state;
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#ifndef KVC_SANITIZED
 	pid_t child = fork();
 	assert_true(child >= 0);
 	if (child == 0) {
