@@ -1,4 +1,6 @@
 /* Groups as the canary's kernels take them: what the host works out once per call. */
+#include "cuda/cuda.h"
+
 #if defined(KVC_WITH_CUDA)
 
 #include "cuda/canary_params.h"

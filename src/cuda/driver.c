@@ -2,6 +2,8 @@
  * Loading libcuda, loading the kernels, launching. The caller's current context is used as it is;
  * kernels are loaded as libraries, which belong to no context.
  */
+#include "cuda/cuda.h"
+
 #if defined(KVC_WITH_CUDA)
 
 #include "cuda/driver.h"

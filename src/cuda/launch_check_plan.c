@@ -1,4 +1,6 @@
 /* Launching check_plan.cu: mark, judge, wipe. */
+#include "cuda/cuda.h"
+
 #if defined(KVC_WITH_CUDA)
 
 #include "cuda/back_end.h"

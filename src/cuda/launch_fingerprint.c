@@ -1,4 +1,6 @@
 /* Launching fingerprint.cu: fingerprints of lists of slots, and the finite scan. */
+#include "cuda/cuda.h"
+
 #if defined(KVC_WITH_CUDA)
 
 #include "cuda/fingerprint_launch.h"

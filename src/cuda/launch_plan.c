@@ -1,4 +1,6 @@
 /* Launching plan.cu: a plan, and where *rotation moves on after it. */
+#include "cuda/cuda.h"
+
 #if defined(KVC_WITH_CUDA)
 
 #include "cuda/back_end.h"

@@ -1,4 +1,6 @@
 /* Launching records.cu: one launch to void, two to copy (all reads before all writes). */
+#include "cuda/cuda.h"
+
 #if defined(KVC_WITH_CUDA)
 
 #include "cuda/back_end.h"

@@ -1,4 +1,6 @@
 /* kvc_report_init() on the device. */
+#include "cuda/cuda.h"
+
 #if defined(KVC_WITH_CUDA)
 
 #include "cuda/back_end.h"

@@ -1,4 +1,6 @@
 /* kvc_ring_poll() on the device: rows come straight into the caller's array. The one call that waits. */
+#include "cuda/cuda.h"
+
 #if defined(KVC_WITH_CUDA)
 
 #include "cuda/back_end.h"

@@ -1,4 +1,6 @@
 /* Launching scatter.cu: which kernel a call gets, by rule. */
+#include "cuda/cuda.h"
+
 #if defined(KVC_WITH_CUDA)
 
 #include "cuda/back_end.h"

@@ -1,4 +1,6 @@
 /* Launching verify.cu: which kernel a call gets, by rule, and what it is told. */
+#include "cuda/cuda.h"
+
 #if defined(KVC_WITH_CUDA)
 
 #include "cuda/back_end.h"

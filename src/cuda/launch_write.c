@@ -1,4 +1,6 @@
 /* Launching write.cu: one launch for a small step, else one for each of its parts. */
+#include "cuda/cuda.h"
+
 #if defined(KVC_WITH_CUDA)
 
 #include "cuda/write_params.h"
