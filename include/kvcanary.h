@@ -434,7 +434,8 @@ typedef struct kvc_rope {
  *   KVC_E_STRIDE            cos_sin_cache's last dimension is not contiguous
  *   KVC_E_CONFIG            unknown style or scaling; a value out of its range; a frequency that
  *                           is not finite or not in [0, 16]; inv_freq together with a scaling
- *   KVC_E_DEVICE            inv_freq is not in host memory
+ *   KVC_E_DEVICE            inv_freq is not in host memory; cos_sin_cache is on an unknown device
+ *   KVC_E_NO_CUDA           cos_sin_cache is in CUDA memory, which this build or machine has not
  * Threads: any.
  */
 KVC_API KVC_NODISCARD kvc_status kvc_rope_init(kvc_rope *out, const kvc_rope_options *options);

@@ -9,6 +9,7 @@
  * against; names of fields are its names.
  */
 #include "base/tensor.h"
+#include "ops/arguments.h"
 
 #include <math.h>
 #include <string.h>
@@ -163,9 +164,6 @@ static kvc_status take_attention_factor(kvc_rope *rope, const kvc_rope_options *
 
 static kvc_status take_table(kvc_rope *rope, const kvc_tensor *table)
 {
-	const struct kvc__named named = { table, "cos_sin_cache" };
-	kvc_device device;
-
 	KVC__TRY(kvc__check_present(table, "cos_sin_cache"));
 	/* An empty table would look like none at all, and leave K as it is. */
 	if (table->ndim != 2 || table->shape[1] != rope->rotary_dim || table->shape[0] == 0)
@@ -173,8 +171,8 @@ static kvc_status take_table(kvc_rope *rope, const kvc_tensor *table)
 	if (!kvc__dtype_equal(table->dtype, KVC_FLOAT32))
 		return kvc__fail_cos_sin_cache_must_be_float32(-1, table->dtype);
 	KVC__TRY(kvc__check_bounds(table, "cos_sin_cache"));
-	/* On any device: a call then wants it where its other tensors are. */
-	KVC__TRY(kvc__check_same_device(&device, &named, 1));
+	/* A call then wants it where its other tensors are. */
+	KVC__TRY(kvc__check_usable_device(table->device, "cos_sin_cache"));
 	if (!kvc__tensor_rows_contiguous(table))
 		return kvc__fail_last_dimension_not_contiguous(
 		        -1, "cos_sin_cache", kvc__tensor_stride(table, 1));
