@@ -166,7 +166,12 @@ static void hostile_text_costs_one_pass(void **state)
 	static const char *const pieces[] = { "a", "\n", "(", ")", "[", "is NUL", " ", "{", "}",
 		"v_pool shape must match k_pool shape, got ", "\xC3",
 		"kv_canary violation: ", "launch_tag= fail_reason=", "got (", " is NULL" };
+#ifdef KVC_SANITIZED
+	const size_t bytes =
+	        1 << 17; /* ThreadSanitizer makes each step some hundred times slower */
+#else
 	const size_t bytes = 1 << 20;
+#endif
 	char *text = malloc(bytes);
 
 	(void)state;
