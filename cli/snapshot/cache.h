@@ -24,13 +24,15 @@
 
 struct saved_file; /* file.h */
 
-/* Why something could not be read: one entry of the catalogue, with its place. */
+/* Why something could not be read: one entry of the catalogue, with its place. Field and path are
+ * copies: in safetensors a field has a name of the file's own ("layers.0.v.dtype"), and the file of
+ * a layer is closed again before the error is printed. */
 struct saved_error {
 	const char *slug; /* static, "snapshot-..." */
 	const char *kind; /* static word for --json: "truncated", "magic", "count_too_large", ... */
-	const char *field; /* static: name of the header field as the format's text has it */
-	const char *path;  /* the file; belongs to the cache or the caller */
-	int64_t offset;    /* first byte of that field in the file, -1 if it has none */
+	char field[160];  /* name of the header field as the format's text has it; "" if none */
+	char path[4096];  /* the file; of a directory the file in it, where one is to blame */
+	int64_t offset;   /* first byte of that field in the file, -1 if it has none */
 	char message[512]; /* one line with its numbers */
 };
 
