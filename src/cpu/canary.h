@@ -7,6 +7,8 @@
 
 #include "kvcanary.h"
 
+struct kvc__cpu_variant;
+
 /* The requests of a step as plain arrays, 'count' long; NULL where not given. */
 struct kvc__batch {
 	int64_t count;
@@ -33,6 +35,7 @@ static inline int64_t kvc__batch_value(
  * scratch         or NULL: as in kvc_write_args
  */
 struct kvc__write {
+	const struct kvc__cpu_variant *cpu;
 	kvc_group group;
 	struct kvc__batch batch;
 	int64_t request_count;
@@ -56,6 +59,7 @@ void kvc__write_portable(const struct kvc__write *write);
 
 /* entry_count: entries of the plan to look at, 0 if it is disabled. request: or NULL. */
 struct kvc__verify {
+	const struct kvc__cpu_variant *cpu;
 	kvc_group group;
 	struct kvc__batch batch;
 	int64_t entry_count;

@@ -10,9 +10,20 @@
 
 const struct kvc__cpu_variant kvc__cpu_variants[] = {
 #if defined(__x86_64__)
-	{ "avx2", KVC__CPU_AVX2, 0, kvc__rope_rows_avx2, kvc__sincos_avx2 },
+	{ "avx512", KVC__CPU_AVX512 | KVC__CPU_AVX2, KVC__CPU_512_BIT_PAYS, kvc__rope_rows_avx2,
+	        kvc__sincos_avx2, kvc__xxh3_ahead_avx512, kvc__splitmix_fold_avx512,
+	        kvc__nonfinite_avx512, kvc__token_excess_avx512, kvc__narrow_avx512 },
+	{ "avx2", KVC__CPU_AVX2, 0, kvc__rope_rows_avx2, kvc__sincos_avx2, kvc__xxh3_ahead_avx2,
+	        kvc__splitmix_fold_avx2, kvc__nonfinite_avx2, kvc__token_excess_avx2,
+	        kvc__narrow_avx2 },
+#elif defined(__aarch64__)
+	{ "neon", KVC__CPU_NEON, 0, kvc__rope_rows_portable, kvc__sincos_portable,
+	        kvc__xxh3_ahead_portable, kvc__splitmix_fold_neon, kvc__nonfinite_neon,
+	        kvc__token_excess_neon, kvc__narrow_portable },
 #endif
-	{ "portable", 0, 0, kvc__rope_rows_portable, kvc__sincos_portable },
+	{ "portable", 0, 0, kvc__rope_rows_portable, kvc__sincos_portable, kvc__xxh3_ahead_portable,
+	        kvc__splitmix_fold_portable, kvc__nonfinite_words_portable,
+	        kvc__token_excess_portable, kvc__narrow_portable },
 };
 const size_t kvc__cpu_variant_count = sizeof kvc__cpu_variants / sizeof *kvc__cpu_variants;
 
@@ -82,7 +93,8 @@ void kvc__cpu_force(const struct kvc__cpu_variant *variant)
 typedef void (*any_kernel)(void);
 
 /* The kernels by operation, as people know the operations. */
-static const char *const operation_names[] = { "rope_pool_fused" };
+static const char *const operation_names[] = { "rope_pool_fused", "xxh3", "splitmix", "scan_finite",
+	"scatter" };
 #define OPERATION_COUNT (sizeof operation_names / sizeof *operation_names)
 
 static any_kernel kernel_of(const struct kvc__cpu_variant *row, size_t operation)
@@ -90,6 +102,14 @@ static any_kernel kernel_of(const struct kvc__cpu_variant *row, size_t operation
 	switch (operation) {
 	case 0:
 		return (any_kernel)row->rope_rows;
+	case 1:
+		return (any_kernel)row->xxh3_ahead;
+	case 2:
+		return (any_kernel)row->splitmix_fold;
+	case 3:
+		return (any_kernel)row->nonfinite;
+	case 4:
+		return (any_kernel)row->narrow;
 	default:
 		return NULL;
 	}

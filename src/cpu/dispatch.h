@@ -14,6 +14,7 @@
 #ifndef KVC__CPU_DISPATCH_H
 #define KVC__CPU_DISPATCH_H
 
+#include "cpu/kernels.h"
 #include "cpu/rope.h"
 
 /*
@@ -28,6 +29,11 @@ struct kvc__cpu_variant {
 	uint32_t pays_with;
 	kvc_range_fn rope_rows; /* task: const struct kvc__rope_job */
 	kvc__sincos_fn sincos;  /* as rope_rows computes them; for tests */
+	kvc__xxh3_ahead_fn xxh3_ahead;
+	kvc__splitmix_fold_fn splitmix_fold;
+	kvc__nonfinite_fn nonfinite;
+	kvc__token_excess_fn token_excess;
+	kvc__narrow_fn narrow;
 };
 
 /* Best first; the last row is "portable" and needs nothing. */

@@ -8,12 +8,77 @@
 
 #include "kvcanary.h"
 
+struct kvc__cpu_variant;
+
 /* Bytes that are gathered at a time where a slot's bytes do not lie together: what the functions
  * here need of the stack, whatever the size of a slot. */
 #define KVC__GATHER_BYTES 4096
 
+/* Bytes that partial coverage takes: of each head (xxh3), of each source (splitmix). */
+#define KVC__PARTIAL_BYTES 16
+
+/* Slots that are fingerprinted at a time. */
+#define KVC__BATCH_SLOTS 256
+
+static inline const uint8_t *kvc__source_row(const kvc_source *source, int64_t slot)
+{
+	return (const uint8_t *)source->base + slot / source->page_size * source->row_stride_bytes;
+}
+
+/* Do the bytes of a slot lie together? */
+static inline int kvc__source_together(const kvc_source *source)
+{
+	return !source->gather &&
+	       (source->head_count == 1 || source->head_stride_bytes == source->head_bytes);
+}
+
+/* The first byte of a slot, if they do. */
+static inline const uint8_t *kvc__source_slot(const kvc_source *source, int64_t slot)
+{
+	if (source->page_size == 1) /* spares two divisions */
+		return (const uint8_t *)source->base + slot * source->row_stride_bytes;
+	return kvc__source_row(source, slot) + slot % source->page_size * source->slot_stride_bytes;
+}
+
+/* A function that does nothing but prefetch: gcc 12 takes it for one without effects and drops calls
+ * of it, unless it is inlined first. */
+#if defined(__GNUC__)
+#define KVC__ASKS __attribute__((always_inline))
+#else
+#define KVC__ASKS
+#endif
+
+/* Ask for a row before it is needed. The rest of a long one is left to the processor's own
+ * prefetcher, which by then has seen where it goes. */
+KVC__ASKS static inline void kvc__ask_for(const uint8_t *bytes, int64_t byte_count)
+{
+	int64_t asked = byte_count < 4096 ? byte_count : 4096;
+	const uint8_t *line = (const uint8_t *)((uintptr_t)bytes & ~(uintptr_t)63);
+
+	for (; line < bytes + asked; line += 64)
+		__builtin_prefetch(line);
+}
+
+/* Do the bytes that xxh3 covers lie together? */
+static inline int kvc__xxh3_together(const kvc_source *source, int32_t coverage)
+{
+	return kvc__source_together(source) &&
+	       (coverage == KVC_COVERAGE_ALL || source->head_count == 1);
+}
+
+/* How many bytes of a slot of this source a fingerprint covers. */
+int64_t kvc__splitmix_bytes(const kvc_source *source, int32_t coverage);
+int64_t kvc__xxh3_bytes(const kvc_source *source, int32_t coverage);
+
 /* The group's fingerprint of the bytes that lie behind the slot now. */
 uint64_t kvc__fingerprint_portable(const kvc_group *group, int64_t slot);
+
+/*
+ * The fingerprints of up to KVC__BATCH_SLOTS slots, with the kernels of a variant: out[i] is that of
+ * slots[i], 0 if the slot is negative. Rows are asked for ahead of time, so that memory is busy all the while.
+ */
+void kvc__fingerprint_batch(const struct kvc__cpu_variant *cpu, const kvc_group *group,
+        const int64_t *slots, int64_t count, uint64_t *out);
 
 /* How many bytes of each slot the fingerprint covers. */
 int64_t kvc__fingerprint_bytes(const kvc_group *group);
@@ -31,7 +96,13 @@ void kvc__source_copy(
  */
 int64_t kvc__nonfinite_portable(const kvc_source *source, int64_t slot, int64_t *first_out);
 
-/* Is any element in any source of the slot NaN or infinite? */
-int kvc__slot_nonfinite(const kvc_group *group, int64_t slot);
+/* Is any element in any source of the slot NaN or infinite? next: the slot to be looked at after
+ * this one, or this one. */
+int kvc__slot_nonfinite(
+        const struct kvc__cpu_variant *cpu, const kvc_group *group, int64_t slot, int64_t next);
+
+/* The same of one source. */
+int kvc__source_nonfinite(
+        const struct kvc__cpu_variant *cpu, const kvc_source *source, int64_t slot, int64_t next);
 
 #endif

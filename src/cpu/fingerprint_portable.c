@@ -17,9 +17,6 @@
 
 #include "cpu/hash.h"
 
-/* Bytes that partial coverage takes: of each head (xxh3), of each source (splitmix). */
-#define PARTIAL_BYTES 16
-
 /* Below this a worker thread costs more than it saves. */
 #define BYTES_PER_TASK 65536
 
@@ -28,27 +25,10 @@ static int64_t smaller(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
-static const uint8_t *row_of(const kvc_source *source, int64_t slot)
-{
-	return (const uint8_t *)source->base + slot / source->page_size * source->row_stride_bytes;
-}
-
-/* Do the bytes of a slot lie together? */
-static int slot_is_contiguous(const kvc_source *source)
-{
-	return !source->gather &&
-	       (source->head_count == 1 || source->head_stride_bytes == source->head_bytes);
-}
-
-static const uint8_t *slot_of(const kvc_source *source, int64_t slot)
-{
-	return row_of(source, slot) + slot % source->page_size * source->slot_stride_bytes;
-}
-
 static void copy_units(
         const kvc_source *source, int64_t slot, int64_t first, int64_t count, uint8_t *out)
 {
-	const uint8_t *row = row_of(source, slot);
+	const uint8_t *row = kvc__source_row(source, slot);
 	int64_t units = source->head_count * source->head_bytes / source->unit_bytes;
 	const int32_t *offsets = source->gather + slot % source->page_size * units;
 
@@ -69,7 +49,7 @@ void kvc__source_copy(
 		copy_units(source, slot, first, count, out);
 		return;
 	}
-	const uint8_t *bytes = slot_of(source, slot);
+	const uint8_t *bytes = kvc__source_slot(source, slot);
 	while (count > 0) {
 		int64_t skipped = first % source->head_bytes;
 		int64_t taken = smaller(source->head_bytes - skipped, count);
@@ -106,8 +86,8 @@ static uint64_t fold_source(const kvc_source *source, int64_t slot, int64_t coun
 	uint8_t buffer[KVC__GATHER_BYTES]; /* whole words, so that none is split between pieces */
 	uint64_t fold = 0;
 
-	if (slot_is_contiguous(source))
-		return fold_words(0, slot_of(source, slot), count);
+	if (kvc__source_together(source))
+		return fold_words(0, kvc__source_slot(source, slot), count);
 	for (int64_t at = 0; at < count; at += KVC__GATHER_BYTES) {
 		int64_t taken = smaller(KVC__GATHER_BYTES, count - at);
 		kvc__source_copy(source, slot, at, taken, buffer);
@@ -116,9 +96,9 @@ static uint64_t fold_source(const kvc_source *source, int64_t slot, int64_t coun
 	return fold;
 }
 
-static int64_t splitmix_bytes(const kvc_source *source, int32_t coverage)
+int64_t kvc__splitmix_bytes(const kvc_source *source, int32_t coverage)
 {
-	return coverage == KVC_COVERAGE_PARTIAL ? smaller(PARTIAL_BYTES, source->read_bytes)
+	return coverage == KVC_COVERAGE_PARTIAL ? smaller(KVC__PARTIAL_BYTES, source->read_bytes)
 	                                        : source->read_bytes;
 }
 
@@ -128,7 +108,7 @@ static uint64_t splitmix_of(const kvc_group *group, int64_t slot)
 
 	for (int64_t i = 0; i < group->source_count; i++) {
 		const kvc_source *source = &group->sources[i];
-		int64_t count = splitmix_bytes(source, group->coverage);
+		int64_t count = kvc__splitmix_bytes(source, group->coverage);
 		all = kvc__splitmix64(all ^ fold_source(source, slot, count));
 	}
 	return all;
@@ -181,10 +161,10 @@ static int64_t heads_read(const kvc_source *source)
 	return (source->read_bytes + source->head_bytes - 1) / source->head_bytes;
 }
 
-static int64_t xxh3_bytes(const kvc_source *source, int32_t coverage)
+int64_t kvc__xxh3_bytes(const kvc_source *source, int32_t coverage)
 {
 	return coverage == KVC_COVERAGE_PARTIAL
-	               ? heads_read(source) * smaller(PARTIAL_BYTES, source->head_bytes)
+	               ? heads_read(source) * smaller(KVC__PARTIAL_BYTES, source->head_bytes)
 	               : source->read_bytes;
 }
 
@@ -198,7 +178,7 @@ static uint64_t xxh3_gathered(const kvc_source *source, int64_t slot, int32_t co
 		stream_add(&stream, source, slot, 0, source->read_bytes);
 		return stream_end(&stream);
 	}
-	int64_t taken = smaller(PARTIAL_BYTES, source->head_bytes);
+	int64_t taken = smaller(KVC__PARTIAL_BYTES, source->head_bytes);
 	for (int64_t head = 0; head < heads_read(source); head++)
 		stream_add(&stream, source, slot, head * source->head_bytes, taken);
 	return stream_end(&stream);
@@ -206,13 +186,10 @@ static uint64_t xxh3_gathered(const kvc_source *source, int64_t slot, int32_t co
 
 static uint64_t xxh3_of_source(const kvc_source *source, int64_t slot, int32_t coverage)
 {
-	int together = slot_is_contiguous(source);
-
-	if (coverage == KVC_COVERAGE_PARTIAL)
-		together = together && source->head_count == 1;
-	if (!together)
+	if (!kvc__xxh3_together(source, coverage))
 		return xxh3_gathered(source, slot, coverage);
-	return XXH3_64bits(slot_of(source, slot), (size_t)xxh3_bytes(source, coverage));
+	return XXH3_64bits(
+	        kvc__source_slot(source, slot), (size_t)kvc__xxh3_bytes(source, coverage));
 }
 
 static uint64_t xxh3_of(const kvc_group *group, int64_t slot)
@@ -246,8 +223,8 @@ int64_t kvc__fingerprint_bytes(const kvc_group *group)
 		return 0;
 	for (int64_t i = 0; i < group->source_count; i++)
 		bytes += group->fingerprint == KVC_FINGERPRINT_SPLITMIX
-		                 ? splitmix_bytes(&group->sources[i], group->coverage)
-		                 : xxh3_bytes(&group->sources[i], group->coverage);
+		                 ? kvc__splitmix_bytes(&group->sources[i], group->coverage)
+		                 : kvc__xxh3_bytes(&group->sources[i], group->coverage);
 	return bytes;
 }
 

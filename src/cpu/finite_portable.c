@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "cpu/dispatch.h"
 #include "cpu/fingerprint.h"
 
 /* Bits that are all set in a value that is not finite, and the bytes of an element; 0 bytes if the
@@ -78,27 +79,18 @@ int64_t kvc__nonfinite_portable(const kvc_source *source, int64_t slot, int64_t 
 	return found;
 }
 
-/*
- * Eight bytes at a time: adding the lowest bit of the exponent to the exponent alone carries into
- * the sign bit of an element exactly if all its exponent bits (for float8_e4m3fn: and mantissa
- * bits) are set, and never further. 0 = every element is finite.
- */
-static uint64_t words_nonfinite(const uint8_t *bytes, int64_t count, struct kind kind)
+/* The masks of a type repeated over a word: cpu/kernels.h. */
+static struct kvc__finite_masks masks_of(struct kind kind)
 {
 	uint64_t lanes = kind.bytes == 8 ? 1 : UINT64_MAX / ((UINT64_C(1) << 8 * kind.bytes) - 1);
-	uint64_t mask = kind.mask * lanes;
-	uint64_t lowest = (kind.mask & (~kind.mask + 1)) * lanes;
-	uint64_t signs = (kind.mask + (kind.mask & (~kind.mask + 1))) * lanes;
-	uint64_t found = 0, word;
+	uint64_t lowest = kind.mask & (~kind.mask + 1);
 
-	for (int64_t at = 0; at + 8 <= count; at += 8) {
-		memcpy(&word, bytes + at, sizeof(word));
-		found |= ((word & mask) + lowest) & signs;
-	}
-	return found;
+	return (struct kvc__finite_masks){ kind.mask * lanes, lowest * lanes,
+		(kind.mask + lowest) * lanes };
 }
 
-static int source_nonfinite(const kvc_source *source, int64_t slot)
+int kvc__source_nonfinite(
+        const struct kvc__cpu_variant *cpu, const kvc_source *source, int64_t slot, int64_t next)
 {
 	struct kind kind = kind_of(source->dtype);
 	uint8_t buffer[KVC__GATHER_BYTES];
@@ -106,29 +98,27 @@ static int source_nonfinite(const kvc_source *source, int64_t slot)
 
 	if (kind.bytes == 0)
 		return 0;
+	struct kvc__finite_masks masks = masks_of(kind);
 	if (source->read_bytes % 8 != 0) /* a tail: element by element */
 		return kvc__nonfinite_portable(source, slot, &first) > 0;
-	if (!source->gather &&
-	        (source->head_count == 1 || source->head_stride_bytes == source->head_bytes)) {
-		const uint8_t *bytes = (const uint8_t *)source->base +
-		                       slot / source->page_size * source->row_stride_bytes +
-		                       slot % source->page_size * source->slot_stride_bytes;
-		return words_nonfinite(bytes, source->read_bytes, kind) != 0;
-	}
+	if (kvc__source_together(source))
+		return cpu->nonfinite(kvc__source_slot(source, slot),
+		               kvc__source_slot(source, next), source->read_bytes, &masks) != 0;
 	for (int64_t at = 0; at < source->read_bytes; at += KVC__GATHER_BYTES) {
 		int64_t left = source->read_bytes - at;
 		int64_t count = left < KVC__GATHER_BYTES ? left : KVC__GATHER_BYTES;
 		kvc__source_copy(source, slot, at, count, buffer);
-		if (words_nonfinite(buffer, count, kind))
+		if (cpu->nonfinite(buffer, buffer, count, &masks))
 			return 1;
 	}
 	return 0;
 }
 
-int kvc__slot_nonfinite(const kvc_group *group, int64_t slot)
+int kvc__slot_nonfinite(
+        const struct kvc__cpu_variant *cpu, const kvc_group *group, int64_t slot, int64_t next)
 {
 	for (int64_t i = 0; i < group->source_count; i++)
-		if (source_nonfinite(&group->sources[i], slot))
+		if (kvc__source_nonfinite(cpu, &group->sources[i], slot, next))
 			return 1;
 	return 0;
 }

@@ -7,7 +7,10 @@
 
 #include "kvcanary.h"
 
+struct kvc__cpu_variant;
+
 struct kvc__scatter {
+	const struct kvc__cpu_variant *cpu;
 	const int64_t *flat;    /* [N] */
 	const int64_t *offsets; /* [request_count + 1] */
 	const int64_t *rows;    /* [request_count] */
@@ -24,8 +27,8 @@ struct kvc__scatter {
  * Index in 'flat' of the lowest token in [begin, end) that is not in 0 .. 2^31-1 (and not -1, if
  * allow_placeholder), or -1.
  */
-int64_t kvc__scatter_first_bad_token(
-        const int64_t *flat, int64_t begin, int64_t end, int allow_placeholder);
+int64_t kvc__scatter_first_bad_token(const struct kvc__cpu_variant *cpu, const int64_t *flat,
+        int64_t begin, int64_t end, int allow_placeholder);
 
 /* Store the low 32 bits of every token that fits its row. */
 void kvc__scatter_store(const struct kvc__scatter *scatter);

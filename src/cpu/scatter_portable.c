@@ -3,62 +3,48 @@
  * Same bytes as the scatter of src/cuda.
  *
  * Both passes split the tokens, not the requests, so that one long history next to many short ones
- * still keeps all threads busy. Inner loops run over blocks of constant length, which compilers
- * turn into vector code without being told more about the machine.
+ * still keeps all threads busy. The inner loops are kernels of the CPU variant (cpu/kernels.h).
  */
 #include "cpu/scatter.h"
 
 #include "base/threads.h"
+#include "cpu/dispatch.h"
 
 #include <stdatomic.h>
 
-/* Tokens that a thread is worth waking for: reading them takes some 10 us. */
-#define GRAIN 16384
+/* Tokens that a thread is worth waking for, twice a call: reading them takes some 50 us. */
+#define GRAIN 65536
 
-#define BLOCK 32
+/* From this many tokens on the table is written past the cache: what is read twice would otherwise
+ * have to share it with what is not read again soon. */
+#define STREAM_TOKENS ((int64_t)1 << 20)
+
+/* Tokens that are looked at before the next chance to stop. */
+#define BLOCK 4096
 
 /* ---- the checking pass ---- */
 
 struct token_search {
+	const struct kvc__cpu_variant *cpu;
 	const int64_t *flat;
 	int64_t begin;
 	int allow_placeholder;
 	_Atomic int64_t first_bad; /* index in flat; INT64_MAX = none yet */
 };
 
-/*
- * A value whose bits from 31 on are zero exactly if the token is good. With the placeholder the
- * good tokens, moved up by one, are 0 .. 2^31; taking bit 31 off again maps 2^31 to 2^31-1 and
- * leaves everything larger at 2^31 or above.
- */
-static inline uint64_t excess_of(int64_t token, int allow_placeholder)
-{
-	uint64_t moved = (uint64_t)token + 1;
-
-	return allow_placeholder ? moved - (moved >> 31) : (uint64_t)token;
-}
-
-static inline uint64_t block_excess(const int64_t *tokens, int allow_placeholder)
-{
-	uint64_t all = 0;
-
-	for (int i = 0; i < BLOCK; i++)
-		all |= excess_of(tokens[i], allow_placeholder);
-	return all >> 31;
-}
-
 /* First bad token of a range, or 'end'. */
-static int64_t search_range(const int64_t *flat, int64_t begin, int64_t end, int allow_placeholder)
+static int64_t search_range(const struct token_search *search, int64_t begin, int64_t end)
 {
+	const int64_t *flat = search->flat;
 	int64_t i = begin;
 
-	if (allow_placeholder)
-		while (end - i >= BLOCK && !block_excess(flat + i, 1))
-			i += BLOCK;
-	else
-		while (end - i >= BLOCK && !block_excess(flat + i, 0))
-			i += BLOCK;
-	while (i < end && !(excess_of(flat[i], allow_placeholder) >> 31))
+	while (i < end) {
+		int64_t count = end - i < BLOCK ? end - i : BLOCK;
+		if (search->cpu->token_excess(flat + i, count, search->allow_placeholder))
+			break;
+		i += count;
+	}
+	while (i < end && !kvc__token_excess_portable(flat + i, 1, search->allow_placeholder))
 		i++;
 	return i;
 }
@@ -67,8 +53,7 @@ static void search_piece(void *task, int64_t begin, int64_t end)
 {
 	struct token_search *search = task;
 	int64_t past = search->begin + end;
-	int64_t found =
-	        search_range(search->flat, search->begin + begin, past, search->allow_placeholder);
+	int64_t found = search_range(search, search->begin + begin, past);
 	int64_t lowest = atomic_load(&search->first_bad);
 
 	/* The lowest index wins, so that the answer does not depend on who was first. */
@@ -77,10 +62,10 @@ static void search_piece(void *task, int64_t begin, int64_t end)
 		continue;
 }
 
-int64_t kvc__scatter_first_bad_token(
-        const int64_t *flat, int64_t begin, int64_t end, int allow_placeholder)
+int64_t kvc__scatter_first_bad_token(const struct kvc__cpu_variant *cpu, const int64_t *flat,
+        int64_t begin, int64_t end, int allow_placeholder)
 {
-	struct token_search search = { flat, begin, allow_placeholder, INT64_MAX };
+	struct token_search search = { cpu, flat, begin, allow_placeholder, INT64_MAX };
 
 	kvc__parallel_for(end - begin, GRAIN, search_piece, &search);
 	int64_t found = atomic_load(&search.first_bad);
@@ -88,17 +73,6 @@ int64_t kvc__scatter_first_bad_token(
 }
 
 /* ---- the narrowing pass ---- */
-
-static void narrow_tokens(int32_t *restrict out, const int64_t *restrict in, int64_t count)
-{
-	int64_t i = 0;
-
-	for (; count - i >= BLOCK; i += BLOCK)
-		for (int j = 0; j < BLOCK; j++)
-			out[i + j] = (int32_t)(uint32_t)(uint64_t)in[i + j];
-	for (; i < count; i++)
-		out[i] = (int32_t)(uint32_t)(uint64_t)in[i];
-}
 
 /* Store what request r has of flat[begin .. end), as far as its row reaches. */
 static void store_part(const struct kvc__scatter *scatter, int64_t r, int64_t begin, int64_t end)
@@ -115,9 +89,9 @@ static void store_part(const struct kvc__scatter *scatter, int64_t r, int64_t be
 	if (begin < first)
 		begin = first;
 	if (begin < past)
-		narrow_tokens(
+		scatter->cpu->narrow(
 		        scatter->table + scatter->rows[r] * scatter->row_stride + (begin - first),
-		        scatter->flat + begin, past - begin);
+		        scatter->flat + begin, past - begin, scatter->flat_count >= STREAM_TOKENS);
 }
 
 /* The last request whose tokens begin at or before 'at'; offsets ascend, offsets[0] <= at. */

@@ -18,6 +18,9 @@
 
 #define CHUNKS_MAX 2048
 
+/* Fewer entries than this would not fill the lanes of the fingerprint kernels. */
+#define CHUNK_ENTRIES_MIN 32
+
 /* Predecessors that are no slots; over SGLang's interface every negative one is the first. */
 enum { PREV_START = -1, PREV_CHAIN_IN = -2, PREV_UNKNOWN = -3 };
 
@@ -133,15 +136,22 @@ static void check_chain(const struct kvc__verify *verify, int64_t i, const kvc_r
 		finding->reasons |= KVC_REASON_VERIFY_CHAIN_HASH;
 }
 
-static void check_bytes(const struct kvc__verify *verify, int64_t slot, const kvc_record *record,
+/* Are the bytes looked at? */
+static int hashes_bytes(const struct kvc__verify *verify)
+{
+	return !by_own_rules(verify) ||
+	       (verify->check_bytes && verify->group.coverage != KVC_COVERAGE_NONE);
+}
+
+/* now: the fingerprint of the bytes as they are. */
+static void check_bytes(const struct kvc__verify *verify, uint64_t now, const kvc_record *record,
         struct finding *finding)
 {
 	finding->expected_fingerprint = record->fingerprint;
-	if (by_own_rules(verify) &&
-	        (!verify->check_bytes || verify->group.coverage == KVC_COVERAGE_NONE))
+	if (!hashes_bytes(verify))
 		return;
 	finding->hashed = 1;
-	finding->expected_fingerprint = kvc__fingerprint_portable(&verify->group, slot);
+	finding->expected_fingerprint = now;
 	if (finding->expected_fingerprint != record->fingerprint)
 		finding->reasons |= KVC_REASON_VERIFY_REAL_KV_HASH;
 }
@@ -163,9 +173,9 @@ static void check_end(const struct kvc__verify *verify, int64_t i, const kvc_rec
 		finding->end_reasons = KVC_REASON_CHAIN_END;
 }
 
-/* All checks of one entry; none cuts another short, except that a slot without a record, or with
- * one that nobody stamped, has nothing to compare. */
-static struct finding look_at(const struct kvc__verify *verify, int64_t i)
+/* All checks of one entry, whose bytes have the fingerprint 'now'; none cuts another short, except
+ * that a slot without a record, or with one that nobody stamped, has nothing to compare. */
+static struct finding look_at(const struct kvc__verify *verify, int64_t i, uint64_t now)
 {
 	struct finding finding = { 0 };
 	int kind = entry_kind(verify, i);
@@ -186,12 +196,31 @@ static struct finding look_at(const struct kvc__verify *verify, int64_t i)
 		finding.reasons |= KVC_REASON_VERIFY_TOKEN;
 	if (record->position != verify->expected_positions[i])
 		finding.reasons |= KVC_REASON_VERIFY_POSITION;
-	check_bytes(verify, slot, record, &finding);
+	check_bytes(verify, now, record, &finding);
 	if (by_own_rules(verify) && verify->check_finite &&
-	        kvc__slot_nonfinite(&verify->group, slot))
+	        kvc__slot_nonfinite(verify->cpu, &verify->group, slot, slot))
 		finding.reasons |= KVC_REASON_NONFINITE;
 	check_end(verify, i, record, &finding);
 	return finding;
+}
+
+/*
+ * The fingerprints of 'count' entries from number 'first' on, at most KVC__BATCH_SLOTS; 0 where
+ * there is nothing to look at.
+ */
+static void fingerprint_entries_from(
+        const struct kvc__verify *verify, int64_t first, int64_t count, uint64_t *out)
+{
+	int64_t slots[KVC__BATCH_SLOTS];
+
+	for (int64_t i = 0; i < count; i++) {
+		int64_t slot = verify->slots[first + i];
+		slots[i] = entry_kind(verify, first + i) == ENTRY_LIVE ? slot : -1;
+	}
+	if (hashes_bytes(verify))
+		kvc__fingerprint_batch(verify->cpu, &verify->group, slots, count, out);
+	else
+		memset(out, 0, (size_t)count * sizeof(*out));
 }
 
 /* ---- rows ---- */
@@ -243,7 +272,9 @@ static void lower_valid_prefix(const struct kvc__verify *verify, int64_t i)
 static void report_chunk(const struct kvc__verify *verify, int64_t first, int64_t past)
 {
 	for (int64_t i = first; i < past; i++) {
-		struct finding finding = look_at(verify, i);
+		uint64_t now;
+		fingerprint_entries_from(verify, i, 1, &now);
+		struct finding finding = look_at(verify, i, now);
 		if (!finding.reasons && !finding.end_reasons)
 			continue;
 		put_entry(verify, i, &finding);
@@ -274,6 +305,38 @@ static void add_tally(struct kvc__tally *to, const struct kvc__tally *from)
 	__atomic_fetch_add(&to->bytes_hashed, from->bytes_hashed, __ATOMIC_RELAXED);
 }
 
+/* Records that are asked for ahead of the one being looked at. */
+#define RECORDS_AHEAD 32
+
+KVC__ASKS static inline void ask_for_record(
+        const struct kvc__verify *verify, int64_t i, int64_t past)
+{
+	if (i < past && kvc__record_has(&verify->group, verify->slots[i]))
+		__builtin_prefetch(kvc__record_at(&verify->group, verify->slots[i]));
+}
+
+/* Entries [first, past), at most KVC__BATCH_SLOTS, of which each counts slot_bytes. Returns whether
+ * one of them was found to be wrong. */
+static int scan_some(const struct kvc__verify *verify, int64_t first, int64_t past,
+        int64_t slot_bytes, struct kvc__tally *tally)
+{
+	uint64_t now[KVC__BATCH_SLOTS];
+	int64_t found = 0;
+
+	fingerprint_entries_from(verify, first, past - first, now);
+	for (int64_t i = first; i < first + RECORDS_AHEAD; i++)
+		ask_for_record(verify, i, past);
+	for (int64_t i = first; i < past; i++) {
+		ask_for_record(verify, i + RECORDS_AHEAD, past);
+		struct finding finding = look_at(verify, i, now[i - first]);
+		found |= finding.reasons | finding.end_reasons;
+		tally->slots_skipped += finding.skipped;
+		tally->chain_unchecked += finding.chain_unchecked;
+		tally->bytes_hashed += finding.hashed ? slot_bytes : 0;
+	}
+	return found != 0;
+}
+
 static void scan_chunks(void *context, int64_t begin, int64_t end)
 {
 	struct scan *scan = context;
@@ -281,14 +344,12 @@ static void scan_chunks(void *context, int64_t begin, int64_t end)
 	struct kvc__tally tally = { 0 };
 
 	for (int64_t chunk = begin; chunk < end; chunk++) {
-		int64_t found = 0;
-		for (int64_t i = chunk * scan->chunk_entries; i < chunk_past(scan, chunk); i++) {
-			struct finding finding = look_at(scan->verify, i);
-			found |= finding.reasons | finding.end_reasons;
-			tally.slots_skipped += finding.skipped;
-			tally.chain_unchecked += finding.chain_unchecked;
-			tally.bytes_hashed += finding.hashed ? slot_bytes : 0;
-		}
+		int64_t i = chunk * scan->chunk_entries, chunk_end = chunk_past(scan, chunk);
+		int found = 0;
+		for (; i < chunk_end; i += KVC__BATCH_SLOTS)
+			found |= scan_some(scan->verify, i,
+			        chunk_end - i > KVC__BATCH_SLOTS ? i + KVC__BATCH_SLOTS : chunk_end,
+			        slot_bytes, &tally);
 		scan->flagged[chunk] = found != 0;
 	}
 	add_tally(&scan->tally, &tally);
@@ -305,6 +366,8 @@ void kvc__verify_portable(const struct kvc__verify *verify)
 	}
 	if (verify->entry_count > 0) {
 		scan.chunk_entries = (verify->entry_count - 1) / CHUNKS_MAX + 1;
+		if (scan.chunk_entries < CHUNK_ENTRIES_MIN)
+			scan.chunk_entries = CHUNK_ENTRIES_MIN;
 		chunks = (verify->entry_count - 1) / scan.chunk_entries + 1;
 		int64_t grain = kvc__fingerprint_grain(&verify->group) / scan.chunk_entries;
 		kvc__parallel_for(chunks, grain > 0 ? grain : 1, scan_chunks, &scan);

@@ -222,24 +222,30 @@ static void store_owner(const struct kvc__write *write, int64_t r, int64_t e)
 	owner->tag = (uint32_t)write->launch_tag;
 }
 
-/* A slot that two requests write is hashed twice, by two threads perhaps: both store one value. */
-static void store_fingerprint(const struct kvc__write *write, int64_t e)
+/*
+ * Up to KVC__BATCH_SLOTS entries. A slot that two requests write is hashed twice, by two threads
+ * perhaps: both store one value.
+ */
+static void fingerprint_some(const struct kvc__write *write, int64_t begin, int64_t end)
 {
-	kvc_record *record = kvc__record_at(&write->group, write->slots[e]);
-	uint64_t fingerprint = 0;
+	int64_t slots[KVC__BATCH_SLOTS];
+	uint64_t fingerprints[KVC__BATCH_SLOTS] = { 0 };
 
+	for (int64_t e = begin; e < end; e++)
+		slots[e - begin] = entry_is_stored(write, e) ? write->slots[e] : -1;
 	if (write->group.stamping == KVC_STAMP_COMPUTE)
-		fingerprint = kvc__fingerprint_portable(&write->group, write->slots[e]);
-	__atomic_store_n(&record->fingerprint, fingerprint, __ATOMIC_RELAXED);
+		kvc__fingerprint_batch(write->cpu, &write->group, slots, end - begin, fingerprints);
+	for (int64_t i = 0; i < end - begin; i++)
+		if (slots[i] >= 0)
+			__atomic_store_n(&kvc__record_at(&write->group, slots[i])->fingerprint,
+			        fingerprints[i], __ATOMIC_RELAXED);
 }
 
 static void fingerprint_entries(void *context, int64_t begin, int64_t end)
 {
-	const struct kvc__write *write = context;
-
-	for (int64_t e = begin; e < end; e++)
-		if (entry_is_stored(write, e))
-			store_fingerprint(write, e);
+	for (int64_t e = begin; e < end; e += KVC__BATCH_SLOTS)
+		fingerprint_some(
+		        context, e, end - e > KVC__BATCH_SLOTS ? e + KVC__BATCH_SLOTS : end);
 }
 
 /* ---- SGLang's rules ---- */

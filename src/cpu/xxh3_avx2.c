@@ -23,6 +23,9 @@ uint64_t kvc__xxh3_avx2(const void *bytes, size_t count)
 	return XXH3_64bits(bytes, count);
 }
 
+#define KVC__NAME(base) kvc__##base##_avx2
+#include "cpu/xxh3_ahead.h"
+
 #if defined(__clang__)
 #pragma clang attribute pop
 #else

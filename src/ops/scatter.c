@@ -4,6 +4,7 @@
  * the values.
  */
 #include "cpu/scatter.h"
+#include "cpu/dispatch.h"
 #include "cuda/cuda.h"
 #include "ops/arguments.h"
 
@@ -245,7 +246,7 @@ static kvc_status check_duplicates(const struct kvc__scatter *task)
 
 static kvc_status check_tokens(const struct kvc__scatter *task, int allow_placeholder)
 {
-	int64_t bad = kvc__scatter_first_bad_token(task->flat, task->offsets[0],
+	int64_t bad = kvc__scatter_first_bad_token(task->cpu, task->flat, task->offsets[0],
 	        task->offsets[task->request_count], allow_placeholder);
 
 	if (bad < 0)
@@ -319,6 +320,7 @@ kvc_status kvc_scatter_req_token_ids(const kvc_scatter_args *given, void *stream
 	task = scatter_of(&args);
 	if (kvc__is_cuda(args.flat_in->device))
 		return scatter_on_cuda(&args, &task, stream);
+	KVC__TRY(kvc__cpu_choose(&task.cpu));
 	KVC__TRY(check_values(&task, &args));
 	kvc__scatter_store(&task);
 	count_rows(args.report, &task);

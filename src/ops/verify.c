@@ -3,6 +3,7 @@
  * violation, not an error of the call.
  */
 #include "cpu/canary.h"
+#include "cpu/dispatch.h"
 #include "cpu/ring.h"
 #include "cuda/cuda.h"
 #include "ops/arguments.h"
@@ -123,6 +124,7 @@ kvc_status kvc_canary_verify(const kvc_verify_args *args, void *stream)
 	verify.rules = taken.rules;
 	if (kvc__is_cuda(verify.group.device))
 		return verify_on_cuda(&on_device, stream);
+	KVC__TRY(kvc__cpu_choose(&verify.cpu));
 	kvc__verify_portable(&verify);
 	return KVC_OK;
 }

@@ -4,6 +4,7 @@
  */
 #include "cpu/canary.h"
 
+#include "cpu/dispatch.h"
 #include "cpu/ring.h"
 #include "cuda/cuda.h"
 #include "ops/arguments.h"
@@ -167,6 +168,7 @@ kvc_status kvc_canary_write(const kvc_write_args *args, void *stream)
 	write.rules = taken.rules;
 	if (kvc__is_cuda(write.group.device))
 		return write_on_cuda(&on_device, &taken, stream);
+	KVC__TRY(kvc__cpu_choose(&write.cpu));
 	if (taken.rules == KVC_RULES_OWN)
 		KVC__TRY(check_entries(&write));
 	write.check_steps = taken.check_steps && *taken.check_steps != 0;
