@@ -45,6 +45,13 @@ int cli_fail(const char *slug, ...)
 	return print_error(message, slug, hint);
 }
 
+int cli_fail_text(const char *message, const char *slug)
+{
+	const kvc_catalog_entry *entry = kvc_catalog_find(slug);
+
+	return print_error(message, slug, entry ? entry->hint : "");
+}
+
 int cli_fail_library(void)
 {
 	const kvc_error *error = kvc_last_error();

@@ -8,6 +8,7 @@
 
 #include "kvcanary.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -24,6 +25,44 @@ struct cli_command {
 	int (*run)(int argc, char **argv); /* argv[0] is the name; returns an exit code */
 };
 
+/* ---- what a command takes: one description for getopt, --help, man page and completions ---- */
+
+/* An option. A row without a name is a heading of --help; one without anything ends the list. */
+struct cli_option {
+	int id; /* what cli_next_option() returns: CLI_OPTION_HELP, 'x' of a short form, or 256 and on */
+	const char *name; /* without dashes */
+	const char *
+	        argument; /* "N", "FILE", "on|off" (the shell then offers both); NULL: takes none */
+	const char *help; /* one sentence without a full stop; lines break where it has \n */
+};
+#define CLI_OPTION_HELP 'h'
+#define CLI_OPTIONS_END                                                                            \
+	{                                                                                          \
+		0, NULL, NULL, NULL                                                                \
+	}
+
+struct cli_manual {
+	const char *name;  /* "info" */
+	const char *usage; /* "FILE|DIR... [OPTION]..."; more ways of calling after \n */
+	const char *text;  /* what it does; lines as they are to be printed */
+	const struct cli_option *options;
+	const struct cli_option *shared; /* options that several commands have, or NULL */
+	const char *exit_codes;          /* lines "0 sound", "1 damaged", ... */
+	const char *examples;            /* a line each */
+};
+
+/* Prints what --help prints. */
+void cli_print_manual(const struct cli_manual *manual);
+
+enum { CLI_NO_OPTION = -1, CLI_BAD_OPTION = -2 };
+
+/*
+ * The id of the next option, its value in *value (NULL if it takes none). CLI_NO_OPTION at the end,
+ * optind then is the first argument; CLI_BAD_OPTION if it is unknown or lacks its value, with the
+ * error printed. The table of 'manual' must stay where it is. Like getopt_long(), one run at a time.
+ */
+int cli_next_option(const struct cli_manual *manual, int argc, char **argv, const char **value);
+
 /* Each in its own file. */
 int cli_cpu(int argc, char **argv);
 int cli_explain(int argc, char **argv);
@@ -38,6 +77,9 @@ int cli_replay(int argc, char **argv);
  *	return cli_fail("cli-input-unreadable", "path", path, "reason", strerror(errno), NULL);
  */
 int cli_fail(const char *slug, ...) __attribute__((sentinel));
+
+/* The same with the message made already. */
+int cli_fail_text(const char *message, const char *slug);
 
 /* The same for kvc_last_error(), after a call of the library failed. */
 int cli_fail_library(void);

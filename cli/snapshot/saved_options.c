@@ -1,0 +1,184 @@
+/* The options that the commands on saved caches share. */
+#include "snapshot/saved_options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOKENS_MAX ((size_t)1 << 22)
+#define HEADS_MAX 65536
+#define JOBS_MAX 1024
+
+enum {
+	OPTION_AS = 256,
+	OPTION_HEADS,
+	OPTION_LAYOUT,
+	OPTION_MANIFEST,
+	OPTION_TOKENS,
+	OPTION_JOBS,
+	OPTION_JSON
+};
+
+const struct cli_option saved_option_rows[] = {
+	{ 0, NULL, NULL, "reading" },
+	{ OPTION_AS, "as", "FORMAT", "read it as this format, whatever it looks like" },
+	{ OPTION_HEADS, "heads", "N", "KV heads, where the format does not tell" },
+	{ OPTION_LAYOUT, "layout", "NAME", "how rows lie, where a shape can be read in two ways" },
+	{ OPTION_MANIFEST, "manifest", "FILE", "JSON that describes raw pages" },
+	{ OPTION_TOKENS, "tokens", "IDS|FILE",
+	        "token ids where the format has none: 1,2,3, or a file of numbers" },
+	{ OPTION_JOBS, "jobs", "N", "threads; 0 = one per CPU (0)" },
+	{ OPTION_JSON, "json", NULL, "JSON on standard output, nothing else" },
+	{ CLI_OPTION_HELP, "help", NULL, "this text" },
+	CLI_OPTIONS_END,
+};
+
+/* ---- token ids ---- */
+
+static int fail_tokens(const char *value)
+{
+	return cli_fail("cli-option-bad-value", "option", "--tokens", "value", value, "expected",
+	        "token ids from 0 to 2147483647, or a file of them", NULL);
+}
+
+/* Numbers with anything but digits and a minus between them. */
+static int parse_tokens(struct saved_settings *settings, const char *text, const char *value)
+{
+	size_t count = 0, capacity = 0;
+
+	while (*text) {
+		char *end;
+		long long number;
+		if (!isdigit((unsigned char)*text)) {
+			if (!strchr(" \t\r\n,;[]", *text))
+				return fail_tokens(value);
+			text++;
+			continue;
+		}
+		errno = 0;
+		number = strtoll(text, &end, 10);
+		if (errno != 0 || number > INT32_MAX || count == TOKENS_MAX)
+			return fail_tokens(value);
+		if (count == capacity) {
+			int64_t *more;
+			capacity = capacity ? 2 * capacity : 256;
+			more = realloc(settings->tokens, capacity * sizeof(*more));
+			if (!more)
+				return cli_fail("cli-input-unreadable", "path", "--tokens",
+				        "reason", strerror(ENOMEM), NULL);
+			settings->tokens = more;
+		}
+		settings->tokens[count++] = number;
+		text = end;
+	}
+	settings->saved.tokens = settings->tokens;
+	settings->saved.token_count = (int64_t)count;
+	return count > 0 ? 0 : fail_tokens(value);
+}
+
+static int read_token_file(struct saved_settings *settings, const char *path)
+{
+	FILE *file = fopen(path, "re");
+	char *text = NULL;
+	size_t capacity = 0;
+	ssize_t bytes;
+	int code;
+
+	if (!file)
+		return cli_fail(
+		        "cli-input-unreadable", "path", path, "reason", strerror(errno), NULL);
+	errno = 0;
+	bytes = getdelim(&text, &capacity, '\0', file);
+	if (bytes < 0 && ferror(file))
+		code = cli_fail(
+		        "cli-input-unreadable", "path", path, "reason", strerror(errno), NULL);
+	else
+		code = parse_tokens(settings, bytes < 0 ? "" : text, path);
+	free(text);
+	fclose(file);
+	return code;
+}
+
+static int read_tokens(struct saved_settings *settings, const char *value)
+{
+	bool is_list = value[strspn(value, "0123456789,; []")] == '\0';
+
+	return is_list ? parse_tokens(settings, value, value) : read_token_file(settings, value);
+}
+
+/* ---- options ---- */
+
+int saved_option(struct saved_settings *settings, int option, const char *value)
+{
+	switch (option) {
+	case OPTION_AS:
+		settings->saved.format = value;
+		return 0;
+	case OPTION_HEADS:
+		return cli_read_int(&settings->saved.heads, "--heads", value, 1, HEADS_MAX);
+	case OPTION_LAYOUT:
+		settings->saved.layout = value;
+		return 0;
+	case OPTION_MANIFEST:
+		settings->saved.manifest = value;
+		return 0;
+	case OPTION_TOKENS:
+		return read_tokens(settings, value);
+	case OPTION_JOBS:
+		return cli_read_int(&settings->jobs, "--jobs", value, 0, JOBS_MAX);
+	case OPTION_JSON:
+		settings->json = true;
+		return 0;
+	default:
+		settings->help = true;
+		return 0;
+	}
+}
+
+void saved_settings_free(struct saved_settings *settings)
+{
+	free(settings->tokens);
+	*settings = SAVED_SETTINGS;
+}
+
+/* ---- JSON ---- */
+
+json_t *saved_json_text(const char *text)
+{
+	json_t *string = json_string(text);
+	size_t bytes = strlen(text), used = 0;
+	char *mended;
+
+	if (string)
+		return string;
+	mended = malloc(3 * bytes + 1); /* a path that is no UTF-8 */
+	if (!mended)
+		return NULL;
+	for (; *text; text++) {
+		bool plain = (unsigned char)*text < 128;
+		memcpy(mended + used, plain ? text : "\xef\xbf\xbd", plain ? 1 : 3);
+		used += plain ? 1 : 3;
+	}
+	string = json_stringn(mended, used);
+	free(mended);
+	return string;
+}
+
+int saved_print_error(const struct saved_error *error, const char *path, bool json)
+{
+	json_t *object = NULL;
+
+	if (json)
+		object = json_pack("{s:o, s:{s:s, s:s, s:o, s:I, s:o}}", "file",
+		        saved_json_text(path), "error", "slug", error->slug, "kind", error->kind,
+		        "field", saved_json_text(error->field), "offset", (json_int_t)error->offset,
+		        "message", saved_json_text(error->message));
+	if (object) {
+		json_dumpf(object, stdout, JSON_COMPACT);
+		putchar('\n');
+	}
+	json_decref(object);
+	return cli_fail_text(error->message, error->slug);
+}
