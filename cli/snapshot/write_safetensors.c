@@ -1,0 +1,350 @@
+/* An atomic writer; write_safetensors.h says what it promises. */
+#include "snapshot/write_safetensors.h"
+
+#include "snapshot/reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define DATA_ALIGNMENT 64
+
+struct declared {
+	uint64_t bytes;
+	uint64_t offset; /* in the file, from begin() on */
+	enum safetensors_dtype dtype;
+	json_t *entry;
+	char *name;
+};
+
+struct safetensors_writer {
+	char *path;
+	char *temporary;
+	int descriptor;
+	json_t *metadata;
+	struct declared *tensors;
+	size_t count, capacity;
+	const char *problem; /* what a declaration could not say; NULL: none */
+	uint64_t data_bytes;
+	_Atomic uint64_t written_bytes;
+};
+
+/* ---- failing ---- */
+
+static int fail_written(
+        const struct safetensors_writer *writer, struct saved_error *error, const char *reason)
+{
+	return saved_fail(
+	        error, "snapshot-not-written", "not_written", writer->path, "", -1, "%s", reason);
+}
+
+static void free_writer(struct safetensors_writer *writer)
+{
+	for (size_t i = 0; i < writer->count; i++) {
+		json_decref(writer->tensors[i].entry);
+		free(writer->tensors[i].name);
+	}
+	json_decref(writer->metadata);
+	free(writer->tensors);
+	free(writer->temporary);
+	free(writer->path);
+	free(writer);
+}
+
+void safetensors_writer_abandon(struct safetensors_writer *writer)
+{
+	if (!writer)
+		return;
+	if (writer->descriptor >= 0) {
+		close(writer->descriptor);
+		unlink(writer->temporary);
+	}
+	free_writer(writer);
+}
+
+/* ---- the temporary file ---- */
+
+/* Where the file will be: what a link leads to, so that the link stays one. */
+static char *resolve(const char *path, const char **reason)
+{
+	struct stat status;
+	char *resolved = realpath(path, NULL);
+
+	if (!resolved)
+		return strdup(path);
+	if (stat(resolved, &status) == 0 && !S_ISREG(status.st_mode))
+		*reason = "it is there and no regular file";
+	return resolved;
+}
+
+/* Beside the path; the mode follows the umask, as that of any new file. */
+static int open_temporary(struct safetensors_writer *writer)
+{
+	size_t bytes = strlen(writer->path) + 48;
+
+	writer->temporary = malloc(bytes);
+	if (!writer->temporary)
+		return -1;
+	for (int try = 0; try < 100; try++) {
+		snprintf(writer->temporary, bytes, "%s.tmp.%ld.%d", writer->path, (long)getpid(),
+		        try);
+		writer->descriptor =
+		        open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+		if (writer->descriptor >= 0 || errno != EEXIST)
+			break;
+	}
+	return writer->descriptor < 0 ? -1 : 0;
+}
+
+int safetensors_writer_new(
+        struct safetensors_writer **out, const char *path, struct saved_error *error)
+{
+	struct safetensors_writer *writer = calloc(1, sizeof(*writer));
+	const char *reason = NULL;
+
+	if (!writer)
+		return saved_fail_memory(error, path);
+	writer->descriptor = -1;
+	writer->metadata = json_object();
+	writer->path = resolve(path, &reason);
+	if (!writer->path || !writer->metadata) {
+		safetensors_writer_abandon(writer);
+		return saved_fail_memory(error, path);
+	}
+	if (!reason && open_temporary(writer))
+		reason = strerror(errno);
+	if (reason) {
+		fail_written(writer, error, reason);
+		safetensors_writer_abandon(writer);
+		return -1;
+	}
+	*out = writer;
+	return 0;
+}
+
+/* ---- declarations ---- */
+
+void safetensors_writer_metadata(
+        struct safetensors_writer *writer, const char *key, const char *value)
+{
+	if (json_object_set_new(writer->metadata, key, json_string(value)))
+		writer->problem = "a metadata string is no UTF-8 text";
+}
+
+/* Of a shape; false if its bits are beyond 2^64. */
+static bool count_bytes(
+        uint64_t *out, enum safetensors_dtype dtype, uint32_t rank, const uint64_t *shape)
+{
+	uint64_t bits = safetensors_dtype_bits(dtype);
+
+	for (uint32_t i = 0; i < rank; i++)
+		if (__builtin_mul_overflow(bits, shape[i], &bits))
+			return false;
+	*out = bits / 8;
+	return true;
+}
+
+static struct declared *add_declared(struct safetensors_writer *writer)
+{
+	if (writer->count == writer->capacity) {
+		size_t capacity = writer->capacity ? writer->capacity * 2 : 64;
+		struct declared *tensors =
+		        realloc(writer->tensors, capacity * sizeof(*writer->tensors));
+		if (!tensors)
+			return NULL;
+		writer->tensors = tensors;
+		writer->capacity = capacity;
+	}
+	writer->tensors[writer->count] = (struct declared){ 0 };
+	return &writer->tensors[writer->count++];
+}
+
+size_t safetensors_writer_tensor(struct safetensors_writer *writer, const char *name,
+        enum safetensors_dtype dtype, uint32_t rank, const uint64_t *shape)
+{
+	struct declared *declared = add_declared(writer);
+	json_t *sizes = json_array();
+
+	if (!declared) {
+		writer->problem = "memory is short";
+		json_decref(sizes);
+		return 0;
+	}
+	declared->dtype = dtype;
+	declared->name = strdup(name);
+	if (!count_bytes(&declared->bytes, dtype, rank, shape))
+		writer->problem = "a tensor is larger than any file";
+	for (uint32_t i = 0; i < rank; i++)
+		json_array_append_new(sizes, json_integer((json_int_t)shape[i]));
+	declared->entry = json_pack("{s:s, s:o}", "dtype", safetensors_dtype_name(dtype), "shape",
+	        sizes); /* takes 'sizes' over */
+	if (!declared->name || !declared->entry)
+		writer->problem = "memory is short";
+	return writer->count - 1;
+}
+
+/* ---- the header ---- */
+
+static int write_all(int descriptor, uint64_t offset, const void *data, size_t bytes)
+{
+	while (bytes > 0) {
+		ssize_t done = pwrite(descriptor, data, bytes, (off_t)offset);
+		if (done < 0 && errno == EINTR)
+			continue;
+		if (done < 0)
+			return -1;
+		data = (const char *)data + done;
+		offset += (uint64_t)done;
+		bytes -= (size_t)done;
+	}
+	return 0;
+}
+
+/* Places relative to the end of the header: wide elements first, so that each lies aligned. */
+static bool place_declared(struct safetensors_writer *writer)
+{
+	uint64_t at = 0;
+
+	for (unsigned bits = 64; bits > 0; bits /= 2)
+		for (size_t i = 0; i < writer->count; i++) {
+			struct declared *declared = &writer->tensors[i];
+			unsigned own = safetensors_dtype_bits(declared->dtype);
+			if (own > bits || own <= bits / 2)
+				continue;
+			declared->offset = at;
+			if (__builtin_add_overflow(at, declared->bytes, &at) || at > INT64_MAX / 2)
+				return false;
+		}
+	writer->data_bytes = at;
+	return true;
+}
+
+/* The header's text, or NULL with the reason. */
+static char *compose_header(struct safetensors_writer *writer, const char **reason)
+{
+	json_t *root = json_object();
+	char *text = NULL;
+
+	*reason = "memory is short";
+	if (json_object_size(writer->metadata))
+		json_object_set(root, "__metadata__", writer->metadata);
+	for (size_t i = 0; i < writer->count; i++) {
+		struct declared *declared = &writer->tensors[i];
+		json_t *offsets = json_pack("[I, I]", (json_int_t)declared->offset,
+		        (json_int_t)(declared->offset + declared->bytes));
+		if (json_object_set_new(declared->entry, "data_offsets", offsets))
+			goto done;
+		if (json_object_get(root, declared->name) ||
+		        json_object_set(root, declared->name, declared->entry)) {
+			*reason = "a tensor's name is given twice or no UTF-8 text";
+			goto done;
+		}
+	}
+	text = json_dumps(root, JSON_COMPACT);
+done:
+	json_decref(root);
+	return text;
+}
+
+static int write_header(struct safetensors_writer *writer, const char *text)
+{
+	size_t bytes = strlen(text);
+	size_t padded = (8 + bytes + DATA_ALIGNMENT - 1) / DATA_ALIGNMENT * DATA_ALIGNMENT - 8;
+	char *header = malloc(8 + padded);
+	int failed;
+
+	if (!header)
+		return -1;
+	for (int i = 0; i < 8; i++)
+		header[i] = (char)((uint64_t)padded >> 8 * i);
+	memset(header + 8, ' ', padded);
+	memcpy(header + 8, text, bytes);
+	for (size_t i = 0; i < writer->count; i++)
+		writer->tensors[i].offset += 8 + padded;
+	failed = write_all(writer->descriptor, 0, header, 8 + padded) ||
+	         ftruncate(writer->descriptor, (off_t)(8 + padded + writer->data_bytes));
+	free(header);
+	return failed ? -1 : 0;
+}
+
+int safetensors_writer_begin(struct safetensors_writer *writer, struct saved_error *error)
+{
+	const char *reason;
+	char *text;
+	int failed;
+
+	if (!writer->problem && !place_declared(writer))
+		writer->problem = "its tensors are larger than any file";
+	if (writer->problem)
+		return fail_written(writer, error, writer->problem);
+	text = compose_header(writer, &reason);
+	if (!text)
+		return fail_written(writer, error, reason);
+	if (strlen(text) > SAFETENSORS_HEADER_MAX - DATA_ALIGNMENT) {
+		free(text);
+		return fail_written(writer, error, "its header has more than 100,000,000 bytes");
+	}
+	failed = write_header(writer, text);
+	free(text);
+	return failed ? fail_written(writer, error, strerror(errno)) : 0;
+}
+
+/* ---- data ---- */
+
+int safetensors_writer_write(struct safetensors_writer *writer, size_t tensor, uint64_t offset,
+        const void *data, size_t bytes, struct saved_error *error)
+{
+	const struct declared *declared = &writer->tensors[tensor];
+
+	if (offset > declared->bytes || bytes > declared->bytes - offset)
+		return fail_written(writer, error, "data past the end of a tensor");
+	if (write_all(writer->descriptor, declared->offset + offset, data, bytes))
+		return fail_written(writer, error, strerror(errno));
+	atomic_fetch_add(&writer->written_bytes, bytes);
+	return 0;
+}
+
+/* So that the new name outlives a power cut. Not every file system can; that is no failure. */
+static void sync_directory(const char *path)
+{
+	char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
+	int descriptor;
+
+	if (slash)
+		slash[slash == folder] = '\0';
+	descriptor = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (descriptor >= 0) {
+		fsync(descriptor);
+		close(descriptor);
+	}
+	free(folder);
+}
+
+int safetensors_writer_finish(struct safetensors_writer *writer, struct saved_error *error)
+{
+	int descriptor = writer->descriptor;
+	const char *reason = NULL;
+
+	if (atomic_load(&writer->written_bytes) != writer->data_bytes)
+		reason = "not all of its data was given";
+	else if (fsync(descriptor))
+		reason = strerror(errno);
+	writer->descriptor = -1;
+	if (close(descriptor) && !reason)
+		reason = strerror(errno);
+	if (!reason && rename(writer->temporary, writer->path))
+		reason = strerror(errno);
+	if (reason) {
+		fail_written(writer, error, reason);
+		unlink(writer->temporary);
+	} else
+		sync_directory(writer->path);
+	free_writer(writer);
+	return reason ? -1 : 0;
+}
