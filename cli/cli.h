@@ -65,6 +65,7 @@ int cli_next_option(const struct cli_manual *manual, int argc, char **argv, cons
 
 /* Each in its own file. */
 int cli_cpu(int argc, char **argv);
+int cli_cuda(int argc, char **argv);
 int cli_explain(int argc, char **argv);
 int cli_replay(int argc, char **argv);
 

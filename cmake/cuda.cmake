@@ -25,6 +25,9 @@ function(kvc_add_cuda target)
     set(newest ${architecture})
   endforeach()
   list(APPEND codes -gencode arch=compute_${newest},code=compute_${newest})
+  list(JOIN KVC_CUDA_ARCHITECTURES "," capabilities)
+  list(TRANSFORM KVC_CUDA_ARCHITECTURES PREPEND "sm_" OUTPUT_VARIABLE names)
+  list(JOIN names " " names)
 
   get_filename_component(bin ${KVC_NVCC} DIRECTORY)
   file(REAL_PATH ${bin}/../include include)
@@ -64,5 +67,7 @@ const int kvc__image_count = @count@;
     OBJECT_DEPENDS "${images}")
   target_sources(${target} PRIVATE ${CMAKE_BINARY_DIR}/generated/images.c)
   target_compile_definitions(${target} PRIVATE KVC_WITH_CUDA)
+  set_source_files_properties(${source}/cuda/devices.c PROPERTIES COMPILE_DEFINITIONS
+    "KVC_CUDA_CAPABILITIES=${capabilities};KVC_CUDA_ARCHITECTURE_NAMES=\"${names} compute_${newest}\"")
   target_include_directories(${target} SYSTEM PRIVATE ${include})
 endfunction()

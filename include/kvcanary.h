@@ -333,6 +333,43 @@ KVC_API const char *kvc_cpu_operation_at(size_t index);
  * NULL if either index is too large. Static. Threads: any. */
 KVC_API const char *kvc_cpu_kernel_at(size_t variant, size_t operation);
 
+/*
+ * A CUDA device as the driver numbers it. 'kvcanary cuda' shows all of this.
+ *
+ *   name             as the driver gives it, at most 63 characters
+ *   compute_major,
+ *   compute_minor    compute capability: 9, 0 is Hopper
+ *   multiprocessors  how many
+ *   supported        this build has kernels that run there (compiled now from PTX, if need be)
+ *   memory_bytes     in total
+ */
+typedef struct kvc_cuda_device {
+	char name[64];
+	int32_t compute_major;
+	int32_t compute_minor;
+	int32_t multiprocessors;
+	int32_t supported;
+	int64_t memory_bytes;
+} kvc_cuda_device;
+
+/* What the kernels were built for, as in "sm_80 sm_90 compute_90"; "" in a build without CUDA.
+ * Static. Threads: any. */
+KVC_API const char *kvc_cuda_architectures(void);
+
+/*
+ * The devices of this machine, and the version of the driver (12040 is CUDA 12.4).
+ *
+ *   out         [capacity], may be NULL if capacity is 0; the first 'capacity' devices
+ *   count_out   not NULL; how many devices there are, which may be more than capacity
+ *   driver_out  may be NULL
+ *
+ * Returns KVC_OK; KVC_E_INVALID_ARGUMENT (NULL); KVC_E_NO_CUDA (built without CUDA, no
+ * driver, no GPU: the message says which); KVC_E_CUDA if the driver fails. Outputs are untouched on
+ * failure, except by the last. Needs no context and makes none. Threads: any.
+ */
+KVC_API KVC_NODISCARD kvc_status kvc_cuda_devices(
+        kvc_cuda_device *out, size_t capacity, size_t *count_out, int32_t *driver_out);
+
 /* ---- 6. Rotary embedding and the write path ------------------------------------------------ */
 
 /* Which elements of a head form a rotated pair, r = rotary_dim. */
