@@ -212,14 +212,14 @@ KVC_API const kvc_error *kvc_last_error(void);
 /* ---- 4. Catalogue of errors ---------------------------------------------------------------- */
 
 /*
- * One entry: everything there is to say about an error of the library, an error of the command,
- * or a reason of a violation. All strings are static and never NULL; lists end with NULL.
+ * One entry: everything there is to say about an error of the library, of the command or of the
+ * Python package, or a reason of a violation. All strings are static and never NULL; lists end with NULL.
  */
 typedef struct kvc_catalog_entry {
 	const char *id;                /* 16 hex digits, stable */
 	const char *slug;              /* stable name, lower case with dashes */
 	kvc_status status;             /* KVC_OK for violations and errors of the command */
-	const char *kind;              /* "error", "violation" or "cli" */
+	const char *kind;              /* "error", "violation", "python" or "cli" */
 	const char *message;           /* template with {placeholders} */
 	const char *pattern;           /* the same as a regular expression */
 	const char *error_type;        /* "validation", "range", "resource", "corruption", ... */
@@ -230,7 +230,7 @@ typedef struct kvc_catalog_entry {
 	const char *trigger_scenarios; /* what makes it happen */
 	const char *common_situations; /* where people meet it */
 	const char *const *solutions;  /* what to do, best first */
-	const char *fix_language;      /* "c" or "sh" */
+	const char *fix_language;      /* "c", "sh" or "python" */
 	const char *fix_before;        /* an example that gives exactly this error */
 	const char *fix_after;         /* the same, mended */
 	const char *validation_code;   /* a check to put before the call */

@@ -65,7 +65,9 @@ def check_unique(files):
     by_name = defaultdict(list)
     by_static = defaultdict(list)
     for path in files:
-        if path.suffix in {".c", ".h", ".cpp", ".py", ".sh"}:
+        # Modules of a package are told apart by its name.
+        packaged = path.parts[0] == "python" or path.name == "__init__.py"
+        if path.suffix in {".c", ".h", ".cpp", ".py", ".sh"} and not packaged:
             by_name[path.name].append(path)
         if path.suffix in {".c", ".h"} and path.parts[0] in {"src", "cli"}:
             code = c_source.without_comments(c_source.read(path), strings=False)

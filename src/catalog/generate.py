@@ -21,7 +21,7 @@ TEXT_FIELDS = ["slug", "kind", "type", "class", "severity", "message", "hint", "
 LIST_FIELDS = ["solutions", "prevention_tips", "tags"]
 OPTIONAL_FIELDS = ["status", "fix_language", "needs", "handling_strategy", "type_guard", "try_catch_pattern",
                    "background_tag"]
-KINDS = ["error", "violation", "cli"]
+KINDS = ["error", "violation", "python", "cli"]
 SEVERITIES = ["error", "warning", "info"]
 
 # Placeholder type -> (C type of the argument, text function of src/base/text.h).
@@ -122,12 +122,13 @@ def check_fields(entry, file, statuses):
     if entry["severity"] not in SEVERITIES:
         raise Malformed(f"{file}: severity: '{entry['severity']}' is none of "
                         f"{', '.join(SEVERITIES)}")
-    if entry["kind"] == "error" and entry.get("status") not in statuses:
+    has_status = entry["kind"] in ("error", "python")
+    if has_status and entry.get("status") not in statuses:
         raise Malformed(f"{file}: status: '{entry.get('status')}' is not in kvc_status")
-    if entry["kind"] != "error" and "status" in entry:
-        raise Malformed(f"{file}: status: only entries of kind \"error\" have one")
-    if entry.get("fix_language", "c") not in ("c", "sh"):
-        raise Malformed(f"{file}: fix_language: must be \"c\" or \"sh\"")
+    if not has_status and "status" in entry:
+        raise Malformed(f"{file}: status: only errors of the library have one")
+    if entry.get("fix_language", "c") not in ("c", "sh", "python"):
+        raise Malformed(f"{file}: fix_language: must be \"c\", \"sh\" or \"python\"")
     if "\n" in entry["message"]:
         raise Malformed(f"{file}: message: must be one line")
 
@@ -172,9 +173,9 @@ def library_version(root):
 
 def read_sources(root):
     files = []
-    for folder in ("src", "cli"):
+    for folder, suffixes in (("src", (".c", ".h")), ("cli", (".c", ".h")), ("python", (".py",))):
         for file in sorted((root / folder).rglob("*")):
-            if file.suffix in (".c", ".h"):
+            if file.suffix in suffixes:
                 lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
                 files.append((file.relative_to(root).as_posix(), lines))
     return files
@@ -349,8 +350,9 @@ def page_of(entry):
     """One entry as Markdown. No line numbers: pages change only when their entry does."""
     def bullets(values):
         return "\n".join(f"- {value}" for value in values)
-    family = {"error": f"`{entry.get('status')}`", "violation": "a violation (row in the ring)",
-              "cli": "an error of the command"}[entry["kind"]]
+    status = f"`{entry.get('status')}`"
+    family = {"error": status, "python": f"{status}, of the Python package alone",
+              "violation": "a violation (row in the ring)", "cli": "an error of the command"}[entry["kind"]]
     language = entry["fix_language"]
     hint = f"\nHint: {untyped(entry['hint'])}\n" if entry["hint"] else ""
     return f"""# {entry['slug']}
@@ -407,7 +409,7 @@ Tags: {', '.join(entry['tags'])}.
 
 def index_of(entries):
     titles = {"error": "Errors of the library", "violation": "Violations: what a check found",
-              "cli": "Errors of the command"}
+              "python": "Errors of the Python package", "cli": "Errors of the command"}
     lines = ["# Errors", "", "One page per entry of the catalogue, made from `src/catalog/*.toml` by",
              "`python3 src/catalog/generate.py --pages docs/errors`; do not edit them. "
              "`kvcanary explain SLUG` prints the", "same, and `kvcanary explain 'MESSAGE'` finds the "

@@ -1,0 +1,43 @@
+"""Finds and loads libkvcanary.so, once."""
+
+import ctypes
+import os
+from pathlib import Path
+
+from . import _abi
+
+#: The folder of the wheel that holds the shared library and the command.
+PACKAGED = Path(__file__).parent / "lib"
+
+
+def library_path() -> str:
+    """The library in use: KVCANARY_LIBRARY, else the wheel's own, else what the loader finds."""
+    named = os.environ.get("KVCANARY_LIBRARY")
+    if named:
+        return named
+    own = PACKAGED / "libkvcanary.so"
+    return str(own) if own.exists() else "libkvcanary.so.0"
+
+
+def _load() -> ctypes.CDLL:
+    path = library_path()
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(
+            f"kvcanary: cannot load '{path}' ({error}); install the wheel, "
+            "or set KVCANARY_LIBRARY to a built libkvcanary.so"
+        ) from None
+    _abi.declare(library)
+    return library
+
+
+def string(text: bytes | None) -> str:
+    """A C string as Python's."""
+    return "" if text is None else text.decode("utf-8", "replace")
+
+
+#: Every function of the library, with its types. A call releases the GIL.
+C = _load()
+
+__version__: str = string(C.kvc_version())

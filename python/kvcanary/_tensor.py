@@ -1,0 +1,329 @@
+"""Arrays of any framework as the kvc_tensor that C takes, without a copy.
+
+Three ways in, tried in this order:
+
+- torch: its own attributes, which know every dtype and are quick;
+- NumPy's ``__array_interface__``, which also carries ml_dtypes' bfloat16 and float8;
+- DLPack, for everything else (CuPy, JAX, MLX, ...), ordered on the call's stream.
+
+A :class:`View` keeps alive what its pointers point to; hold it as long as C uses them.
+"""
+
+import ctypes
+from typing import Any
+
+from ._abi import (
+    KVC_CODE_BFLOAT,
+    KVC_CODE_BOOL,
+    KVC_CODE_FLOAT,
+    KVC_CODE_FLOAT8_E4M3FN,
+    KVC_CODE_FLOAT8_E5M2,
+    KVC_CODE_INT,
+    KVC_CODE_UINT,
+    KVC_DEVICE_CPU,
+    KVC_DEVICE_CUDA,
+    Status,
+    kvc_device,
+    kvc_dtype,
+    kvc_tensor,
+)
+from .errors import fault
+
+#: Anything that holds an array: a torch, NumPy, CuPy, JAX or MLX array.
+Array = Any
+
+_CODE_COMPLEX = 5
+
+# Name of an element type, as NumPy, ml_dtypes, torch and the library print it -> (code, bits).
+DTYPES: dict[str, tuple[int, int]] = {
+    "bool": (KVC_CODE_BOOL, 8),
+    "int8": (KVC_CODE_INT, 8),
+    "int16": (KVC_CODE_INT, 16),
+    "int32": (KVC_CODE_INT, 32),
+    "int64": (KVC_CODE_INT, 64),
+    "uint8": (KVC_CODE_UINT, 8),
+    "uint16": (KVC_CODE_UINT, 16),
+    "uint32": (KVC_CODE_UINT, 32),
+    "uint64": (KVC_CODE_UINT, 64),
+    "float16": (KVC_CODE_FLOAT, 16),
+    "float32": (KVC_CODE_FLOAT, 32),
+    "float64": (KVC_CODE_FLOAT, 64),
+    "bfloat16": (KVC_CODE_BFLOAT, 16),
+    "float8_e4m3fn": (KVC_CODE_FLOAT8_E4M3FN, 8),
+    "float8_e5m2": (KVC_CODE_FLOAT8_E5M2, 8),
+    "complex64": (_CODE_COMPLEX, 64),
+    "complex128": (_CODE_COMPLEX, 128),
+}
+NAMES = {value: name for name, value in DTYPES.items()}
+
+# DLPack's device types of torch's: where one is missing C is told 0, which it does not know.
+_TORCH_DEVICES = {"cpu": KVC_DEVICE_CPU, "cuda": KVC_DEVICE_CUDA}
+
+_READ_ONLY = 1  # DLPack's DLPACK_FLAG_BITMASK_READ_ONLY
+
+
+class _DLManagedTensor(ctypes.Structure):
+    """DLPack's DLManagedTensor, as far as it is read here."""
+
+    dl_tensor: kvc_tensor
+    _fields_ = [("dl_tensor", kvc_tensor)]
+
+
+class _DLManagedTensorVersioned(ctypes.Structure):
+    """DLPack's DLManagedTensorVersioned."""
+
+    flags: int
+    dl_tensor: kvc_tensor
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("dl_tensor", kvc_tensor),
+    ]
+
+
+_capsule_name = ctypes.pythonapi.PyCapsule_GetName
+_capsule_name.restype = ctypes.c_char_p
+_capsule_name.argtypes = [ctypes.py_object]
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+class View:
+    """A kvc_tensor, its address, and what must live as long as it."""
+
+    __slots__ = ("tensor", "address", "_keep")
+
+    def __init__(self, tensor: kvc_tensor, keep: Any) -> None:
+        self.tensor = tensor
+        self.address = ctypes.addressof(tensor)
+        self._keep = keep
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return _int64s(self.tensor.shape, self.tensor.ndim)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        if self.tensor.strides is not None or self.tensor.ndim == 0:
+            return _int64s(self.tensor.strides, self.tensor.ndim)
+        strides, step = [], 1
+        for extent in reversed(self.shape):
+            strides.append(step)
+            step *= extent
+        return tuple(reversed(strides))
+
+    @property
+    def data(self) -> int:
+        return (self.tensor.data or 0) + self.tensor.byte_offset
+
+    @property
+    def itemsize(self) -> int:
+        return (self.tensor.dtype.bits + 7) // 8
+
+    @property
+    def dtype(self) -> str:
+        dtype = self.tensor.dtype
+        return NAMES.get((dtype.code, dtype.bits), f"type {dtype.code}:{dtype.bits}")
+
+    @property
+    def device(self) -> tuple[int, int]:
+        return self.tensor.device.device_type, self.tensor.device.device_id
+
+
+def _int64s(address: int | None, count: int) -> tuple[int, ...]:
+    if not address or not count:
+        return ()
+    return tuple((ctypes.c_int64 * count).from_address(address))
+
+
+def _make(
+    data: int,
+    device: tuple[int, int],
+    dtype: tuple[int, int],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    keep: Any,
+) -> View:
+    ndim = len(shape)
+    sizes = (ctypes.c_int64 * (2 * ndim))(*shape, *(strides or ()))
+    at = ctypes.addressof(sizes)
+    tensor = kvc_tensor(
+        data,
+        kvc_device(*device),
+        ndim,
+        kvc_dtype(dtype[0], dtype[1], 1),
+        at,
+        at + 8 * ndim if strides is not None else None,
+        0,
+    )
+    return View(tensor, (sizes, keep))
+
+
+def is_torch(array: Array) -> bool:
+    """Is this a torch.Tensor? Asked without importing torch."""
+    return hasattr(array, "data_ptr") and hasattr(array, "is_cuda")
+
+
+def _dtype_of(name: str, dtype: object) -> tuple[int, int]:
+    word = str(dtype).rpartition(".")[2]
+    found = DTYPES.get(word)
+    if found is None:
+        raise fault("array-dtype-unknown", Status.E_DTYPE, name=name, dtype=word)
+    return found
+
+
+def _from_torch(array: Array, name: str) -> View:
+    device = array.device
+    kind = _TORCH_DEVICES.get(device.type, 0)
+    try:
+        data = array.data_ptr()
+        strides = array.stride()
+    except RuntimeError:  # sparse, or without storage
+        raise _no_array(array, name) from None
+    return _make(data, (kind, device.index or 0), _dtype_of(name, array.dtype),
+                 tuple(array.shape), strides, array)
+
+
+def _from_numpy(array: Array, name: str, writable: bool) -> View:
+    interface = array.__array_interface__
+    data, read_only = interface["data"]
+    if writable and read_only:
+        raise fault("array-read-only", Status.E_INVALID_ARGUMENT, name=name)
+    dtype = _dtype_of(name, array.dtype.name if array.dtype.isnative else array.dtype.str)
+    itemsize = dtype[1] // 8
+    strides = None
+    if interface["strides"] is not None:
+        for stride in interface["strides"]:
+            if stride % itemsize:
+                raise fault("array-stride-bytes", Status.E_STRIDE, name=name, stride=stride,
+                            bytes=itemsize)
+        strides = tuple(stride // itemsize for stride in interface["strides"])
+    return _make(data, (KVC_DEVICE_CPU, 0), dtype, interface["shape"], strides, array)
+
+
+def _capsule_of(array: Array, stream: int) -> Any:
+    """The DLPack capsule, the versioned one where the producer has it (only that says read-only).
+
+    On CUDA the producer is told the stream that the call runs on (1 = the legacy default one).
+    """
+    options: dict[str, Any] = {}
+    if array.__dlpack_device__()[0] in (KVC_DEVICE_CUDA, 13):
+        options["stream"] = stream or 1
+    try:
+        return array.__dlpack__(max_version=(1, 1), **options)
+    except TypeError:
+        return array.__dlpack__(**options)
+
+
+def _from_dlpack(array: Array, name: str, writable: bool, stream: int) -> View:
+    try:
+        capsule = _capsule_of(array, stream)
+    except (BufferError, TypeError, ValueError, RuntimeError) as error:
+        raise _no_array(array, name) from error
+    kind = _capsule_name(capsule)
+    address = _capsule_pointer(capsule, kind)
+    if kind == b"dltensor_versioned":
+        managed = _DLManagedTensorVersioned.from_address(address)
+        if writable and managed.flags & _READ_ONLY:
+            raise fault("array-read-only", Status.E_INVALID_ARGUMENT, name=name)
+        tensor = managed.dl_tensor
+    else:
+        tensor = _DLManagedTensor.from_address(address).dl_tensor
+    return View(tensor, (capsule, array))
+
+
+def _no_array(array: Array, name: str) -> Exception:
+    kind = f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
+    return fault("array-expected", Status.E_INVALID_ARGUMENT, name=name, type=kind)
+
+
+def view(array: Array, name: str, *, writable: bool = False, stream: int = 0) -> View:
+    """`array` as a kvc_tensor. Raises in the catalogue's words what only Python can see."""
+    if is_torch(array):
+        return _from_torch(array, name)
+    if hasattr(array, "__array_interface__") and hasattr(array, "dtype"):
+        return _from_numpy(array, name, writable)
+    if hasattr(array, "__dlpack__"):
+        return _from_dlpack(array, name, writable, stream)
+    raise _no_array(array, name)
+
+
+def flat(
+    array: Array, name: str, dtype: str, *, length: int | None = None, stream: int = 0
+) -> View:
+    """A writable, contiguous array of one dtype that C takes as a plain pointer.
+
+    `length` is the least number of elements. Any number of dimensions.
+    """
+    found = view(array, name, writable=True, stream=stream)
+    if found.dtype != dtype:
+        raise fault("canary-tensor-dtype", Status.E_DTYPE, name=name, expected=dtype,
+                    dtype=found.dtype)
+    step, count = 1, 1
+    for extent, stride in zip(reversed(found.shape), reversed(found.strides), strict=True):
+        count *= extent
+        if extent != 1 and stride != step:
+            raise fault("canary-tensor-must-be-contiguous", Status.E_STRIDE, name=name,
+                        stride=stride)
+        step *= extent
+    if length is not None and count < length:
+        raise fault("canary-tensor-length", Status.E_LENGTH, name=name, expected=length,
+                    length=count)
+    return found
+
+
+def current_stream(array: Array) -> int:
+    """The stream of the framework that `array` belongs to, as a number; 0 on the CPU."""
+    if is_torch(array):
+        if not array.is_cuda:
+            return 0
+        import torch
+
+        return int(torch.cuda.current_stream(array.device).cuda_stream)
+    if type(array).__module__.partition(".")[0] == "cupy":
+        import cupy
+
+        return int(cupy.cuda.get_current_stream().ptr)
+    return 0
+
+
+def empty_like(array: Array) -> Array:
+    """A new array of the framework, shape, dtype and device of `array`, for the library to fill."""
+    return new_array(array, tuple(array.shape), None)
+
+
+def new_array(like: Array, shape: tuple[int, ...], dtype: str | None, *, zero: bool = False) -> Array:
+    """A new writable array of the framework and device of `like`.
+
+    Frameworks whose arrays are immutable (JAX, MLX) get NumPy arrays on the CPU, except for results
+    of their own dtype (`dtype` None).
+    """
+    if is_torch(like):
+        import torch
+
+        make = torch.zeros if zero else torch.empty
+        kind = like.dtype if dtype is None else getattr(torch, dtype)
+        return make(shape, dtype=kind, device=like.device)
+    root = type(like).__module__.partition(".")[0]
+    if root == "cupy":
+        import cupy
+
+        return (cupy.zeros if zero else cupy.empty)(shape, dtype or like.dtype)
+    if dtype is None and root in ("jax", "jaxlib"):
+        import jax.numpy
+
+        return jax.numpy.zeros(shape, like.dtype, device=like.device)
+    if dtype is None and root == "mlx":
+        import mlx.core
+
+        made = mlx.core.zeros(shape, like.dtype) + 0
+        mlx.core.eval(made)
+        return made
+    import numpy
+
+    return (numpy.zeros if zero else numpy.empty)(shape, dtype or like.dtype)

@@ -1,0 +1,117 @@
+"""Bad arguments give the catalogue's words and classes, never a crash, and nothing is written."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import kvcanary
+from kvcanary import KVCanaryError, Status
+from kvcanary import _abi
+from kvcanary._lib import C
+
+
+def fixture():
+    """What the examples of the catalogue's Python entries see."""
+    q = np.ones((4, 2, 8), np.float32)
+    k = np.ones((4, 1, 8), np.float32)
+    return {
+        "kvcanary": kvcanary,
+        "np": np,
+        "rope_pool_fused": kvcanary.rope_pool_fused,
+        "q": q,
+        "k": k,
+        "v": k.copy(),
+        "positions": np.arange(4),
+        "slots": np.arange(4, 8),
+        "k_pool": np.zeros((32, 1, 8), np.float32),
+        "v_pool": np.zeros((32, 1, 8), np.float32),
+    }
+
+
+def entries():
+    found = [C.kvc_catalog_at(i).contents for i in range(C.kvc_catalog_count())]
+    return [kvcanary.explain(e.slug.decode()) for e in found]
+
+
+PYTHON_ENTRIES = [e for e in entries() if e.fix_language == "python"]
+
+
+@pytest.mark.parametrize("entry", PYTHON_ENTRIES, ids=lambda e: e.slug)
+def test_examples_of_the_catalogue(entry):
+    with pytest.raises(KVCanaryError) as caught:
+        exec(entry.fix_before, fixture())
+    assert caught.value.slug == entry.slug
+    assert type(caught.value).__mro__[2].__name__ == entry.error_class
+    assert kvcanary.explain(str(caught.value)).slug == entry.slug
+    exec(entry.fix_after, fixture())
+
+
+def test_every_python_entry_is_here():
+    assert {e.slug for e in PYTHON_ENTRIES} == {
+        "array-dtype-unknown",
+        "array-expected",
+        "array-read-only",
+        "array-stride-bytes",
+        "option-unknown",
+    }
+
+
+def call(**changes):
+    names = fixture()
+    arguments = {n: names[n] for n in "q k v positions slots k_pool v_pool".split()} | changes
+    return kvcanary.rope_pool_fused(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "slug", "builtin", "status"),
+    [
+        ({"q": np.ones((4, 8), np.float32)}, "qkv-must-be-3-d", ValueError, Status.E_SHAPE),
+        ({"v_pool": np.zeros((31, 1, 8), np.float32)}, "v-pool-shape-must-match-k-pool-shape",
+         ValueError, Status.E_SHAPE),
+        ({"k": np.ones((4, 1, 8), np.float16)}, "qkv-dtypes-must-match", ValueError,
+         Status.E_DTYPE),
+        ({"slots": np.full(4, 32)}, "pool-slot-out-of-range", IndexError, Status.E_SLOT_RANGE),
+        ({"positions": np.full(4, -1)}, "position-out-of-range", IndexError,
+         Status.E_POSITION_RANGE),
+        ({"k": np.ones((4, 1, 16), np.float32)[:, :, ::2]}, "last-dimension-not-contiguous",
+         ValueError, Status.E_STRIDE),
+        ({"positions": np.ones(4, np.float32)}, "index-dtype-unsupported", TypeError,
+         Status.E_DTYPE),
+        ({"positions": None}, "null-argument", ValueError, Status.E_INVALID_ARGUMENT),
+    ],
+)  # fmt: skip
+def test_refusals(changes, slug, builtin, status):
+    with pytest.raises(builtin) as caught:
+        call(**changes)
+    error = caught.value
+    assert isinstance(error, KVCanaryError)
+    assert (error.slug, error.status) == (slug, status)
+    assert str(error) == error.message
+
+
+def test_an_error_survives_pickling():
+    with pytest.raises(KVCanaryError) as caught:
+        call(slots=np.full(4, 32))
+    error = caught.value
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (copy.slug, copy.where, copy.hint, str(copy)) == (
+        error.slug, error.where, error.hint, str(error))
+
+
+def test_every_class_of_the_catalogue_has_an_exception():
+    from kvcanary import errors
+
+    assert {e.error_class for e in entries() if e.kind in ("error", "python")} <= set(
+        errors._CLASSES)
+
+
+def test_every_status_has_its_name():
+    for status in Status:
+        assert C.kvc_status_name(status).decode() == ("KVC_" + status.name)
+
+
+def test_constants_are_the_header_s():
+    assert _abi.KVC_ROTARY_DIM_MAX == 512
+    assert _abi.KVC_POSITION_MAX == 1 << 24
