@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src/catalog"))
 import generate  # noqa: E402
 
-NOT_TESTS = {"example_fixture.h", "check_catalog.py", "check_catalog_examples.py"}
+NOT_TESTS = {"example_fixture.h", "example_sglang.h", "check_catalog.py", "check_catalog_examples.py"}
 
 
 def text_of(folder, suffixes):

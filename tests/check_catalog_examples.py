@@ -22,6 +22,8 @@ HELPERS = {
     "stamp": ["kvc_canary_plan", "kvc_canary_write", "kvc_plan_bind"],
     "check": ["kvc_canary_plan", "kvc_canary_verify", "kvc_plan_bind"],
     "check_plan": ["kvc_canary_plan", "kvc_canary_check_plan", "kvc_plan_bind"],
+    "sg_stamp": ["kvc_sglang_plan", "kvc_sglang_write"],
+    "sg_check": ["kvc_sglang_plan", "kvc_sglang_verify"],
     "write_one": ["kvc_canary_plan", "kvc_canary_write", "kvc_plan_bind"],
 }
 

@@ -243,6 +243,8 @@ static inline void reset_guard(void)
 		assert(!"the guard of the examples");
 }
 
+#include "example_sglang.h"
+
 static inline void example_reset(void)
 {
 	reset_shapes();
@@ -252,6 +254,7 @@ static inline void example_reset(void)
 	reset_request();
 	reset_canary_args();
 	reset_guard();
+	reset_sglang();
 }
 
 /* ---- in scope: steps of the canary ---- */

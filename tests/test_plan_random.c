@@ -117,7 +117,8 @@ static void naive_choose(const struct naive *n, const struct call *c, int64_t ro
 		*first = ((rotation % total) + total) % total;
 }
 
-/* Mapping indices matter where they are read: in entries that are emitted, and in seeds. */
+/* Mapping indices matter where they are read: in entries that are emitted, and in seeds. By SGLang's
+ * rules in all entries, as its reference translates them before it knows whether they fit. */
 static kvc_status naive_status(const struct naive *n, const struct call *c, int64_t rotation)
 {
 	int64_t first, count;
@@ -126,6 +127,8 @@ static kvc_status naive_status(const struct naive *n, const struct call *c, int6
 	if (n->status != KVC_OK)
 		return n->status;
 	naive_choose(n, c, rotation, &first, &count);
+	if (c->args.rules == KVC_RULES_SGLANG)
+		count = n->count;
 	for (int64_t j = 0; j < count; j++)
 		unmapped |= n->entries[(first + j) % n->count].unmapped;
 	return unmapped ? KVC_E_ROW_RANGE : KVC_OK;

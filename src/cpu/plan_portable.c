@@ -90,7 +90,7 @@ static int64_t unmapped_column(
 	return begin;
 }
 
-/* Look at the columns that one request's emitted entries and its seed read. */
+/* Look at the columns that one request's emitted entries and its seed read, by our own rules. */
 static int request_unmapped(const struct kvc__plan *plan, int64_t r, int64_t base,
         struct kvc__span positions, struct kvc__plan_fault *out)
 {
@@ -102,8 +102,8 @@ static int request_unmapped(const struct kvc__plan *plan, int64_t r, int64_t bas
 		        plan->first + plan->emit_count, &at);
 		if (part.begin == part.end)
 			continue;
-		/* The predecessor is read as well, except by our own rules at the very first. */
-		if (part.begin > positions.begin || (plan->sglang && part.begin > 0))
+		/* The predecessor is read as well, except at the very first. */
+		if (part.begin > positions.begin)
 			part.begin--;
 		int64_t column = unmapped_column(plan, row, part.begin, part.end);
 		if (column < part.end && column < found)
@@ -118,10 +118,46 @@ static int request_unmapped(const struct kvc__plan *plan, int64_t r, int64_t bas
 	return 1;
 }
 
+/*
+ * SGLang's reference translates every entry, whether they all fit or not, and after them the seeds;
+ * of one entry the slot first, then its predecessor. What it names is what we name.
+ */
+static int find_unmapped_in_order(const struct kvc__plan *plan, struct kvc__plan_fault *out)
+{
+	for (int64_t r = 0; r < plan->request_count; r++) {
+		struct kvc__span positions = kvc__plan_positions(plan, r);
+		int64_t first = positions.begin;
+		if (plan->rows[r] == 0 || first == positions.end)
+			continue;
+		const int32_t *row = table_row(plan, &plan->slots, r);
+		int64_t column = unmapped_column(plan, row, first, positions.end);
+		/* All other predecessors are entries themselves. */
+		if (column > first && first > 0 && row[first - 1] >= plan->mapping_count)
+			column = first - 1;
+		if (column < positions.end) {
+			*out = (struct kvc__plan_fault){ r, column, row[column] };
+			return 1;
+		}
+	}
+	for (int64_t r = 0; r < plan->request_count && r < plan->out->write_req_capacity; r++) {
+		if (plan->rows[r] == 0 || !kvc__plan_has_seed(plan, r))
+			continue;
+		int64_t last = plan->prefix_lens[r] - 1;
+		int32_t slot = table_row(plan, &plan->slots, r)[last];
+		if (slot >= plan->mapping_count) {
+			*out = (struct kvc__plan_fault){ r, last, slot };
+			return 1;
+		}
+	}
+	return 0;
+}
+
 int kvc__plan_find_unmapped(const struct kvc__plan *plan, struct kvc__plan_fault *out)
 {
 	int64_t base = 0;
 
+	if (plan->sglang)
+		return find_unmapped_in_order(plan, out);
 	for (int64_t r = 0; r < plan->request_count; r++) {
 		struct kvc__span positions = kvc__plan_positions(plan, r);
 		if (plan->rows[r] != 0 && request_unmapped(plan, r, base, positions, out))

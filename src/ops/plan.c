@@ -391,6 +391,15 @@ static kvc_status plan_on_cuda(const kvc_plan_args *args, const kvc_requests *re
 	return cuda->plan(&call, stream);
 }
 
+static kvc_status fail_unmapped(const struct kvc__plan *task, const struct kvc__plan_fault *fault)
+{
+	if (task->sglang)
+		return kvc__fail_sglang_slot_outside_mapping(
+		        fault->request, fault->slot, task->mapping_count);
+	return kvc__fail_plan_mapping_out_of_range(
+	        fault->request, fault->request, fault->slot, fault->position, task->mapping_count);
+}
+
 kvc_status kvc_canary_plan(kvc_plan *given_out, const kvc_plan_args *given, void *stream)
 {
 	kvc_plan_args args = KVC_PLAN_ARGS_INIT;
@@ -409,8 +418,7 @@ kvc_status kvc_canary_plan(kvc_plan *given_out, const kvc_plan_args *given, void
 	KVC__TRY(check_requests(&task));
 	choose_entries(&task, args.rotation);
 	if (task.mapping && kvc__plan_find_unmapped(&task, &fault))
-		return kvc__fail_plan_mapping_out_of_range(fault.request, fault.request, fault.slot,
-		        fault.position, task.mapping_count);
+		return fail_unmapped(&task, &fault);
 
 	kvc__plan_emit(&task);
 	kvc__plan_writes(&task);
