@@ -151,7 +151,7 @@ static int axes_in_piece(const struct box *box, size_t *span_out)
 	return taken;
 }
 
-static void copy_units(void *out, const unsigned char *from, size_t unit_bytes)
+static void move_unit(void *out, const unsigned char *from, size_t unit_bytes)
 {
 	switch (unit_bytes) { /* a fixed size is a plain move */
 	case 1:
@@ -186,7 +186,7 @@ static void pick(const struct box *box, int taken, const unsigned char *piece, u
 				continue;
 			}
 			for (uint64_t i = 0; i < axes[0].count; i++)
-				copy_units(to + i * axes[0].packed, from + i * axes[0].stride,
+				move_unit(to + i * axes[0].packed, from + i * axes[0].stride,
 				        box->unit_bytes);
 		}
 }

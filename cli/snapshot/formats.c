@@ -13,6 +13,12 @@
 
 /* In the order of detection: those that are sure first. */
 static const struct saved_format formats[] = {
+	{ "llamacpp-seq", "llama.cpp, one sequence (llama_state_seq_save_file, server slots)",
+	        llamacpp_seq_detect, llamacpp_open },
+	{ "llamacpp-ctx", "llama.cpp, a whole context (llama_state_save_file, --prompt-cache)",
+	        llamacpp_ctx_detect, llamacpp_open },
+	{ "llamacpp-blob", "llama.cpp, one sequence in memory (llama_state_seq_get_data)",
+	        llamacpp_blob_detect, llamacpp_open },
 	{ NULL, NULL, NULL, NULL },
 };
 

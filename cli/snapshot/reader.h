@@ -71,4 +71,12 @@ int saved_fail_memory(struct saved_error *error, const char *path);
 uint32_t saved_u32(const void *bytes);
 uint64_t saved_u64(const void *bytes);
 
+/* ---- readers ---- */
+
+bool llamacpp_seq_detect(const struct saved_probe *probe);
+bool llamacpp_ctx_detect(const struct saved_probe *probe);
+bool llamacpp_blob_detect(const struct saved_probe *probe);
+int llamacpp_open(struct saved_cache *cache, struct saved_file *file,
+        const struct saved_options *options, struct saved_error *error);
+
 #endif
