@@ -12,7 +12,7 @@ for tool in bash sed sort mktemp rm ls tail cat; do
 	ln -s "$(command -v "$tool")" "$work/bin/$tool"
 done
 user=1000
-packages='cmake gcc libc6-dev libjansson-dev libxxhash-dev make pkg-config python3'
+packages='cmake gcc libc6-dev libjansson-dev libxxhash-dev libzstd-dev make pkg-config python3'
 fail() {
 	echo "setup: $*" >&2
 	cat "$work/out" >&2

@@ -37,6 +37,7 @@ need_group() {
 		need python3 python3 -c 'import tomllib'
 		need libxxhash-dev has_header xxhash.h
 		need libjansson-dev pkg-config --exists jansson
+		need libzstd-dev pkg-config --exists libzstd
 		;;
 	test)
 		need_group build

@@ -112,6 +112,13 @@ struct saved_rope {
 	int64_t rotary_offset; /* first rotated element of a head or row (MLA) */
 };
 
+/* What a file says of its origin: "model", "tokenizer", "block_size". Caches whose values of a field
+ * differ do not belong together, even if all their shapes agree. */
+struct saved_identity {
+	const char *field; /* static */
+	const char *value;
+};
+
 /* Something a reader wants `info` or `check` to say beside the fields above. */
 struct saved_note {
 	const char
@@ -132,6 +139,8 @@ struct saved_cache {
 	int64_t part_count;
 	const struct saved_part *parts;
 	struct saved_rope rope;
+	int64_t identity_count;
+	const struct saved_identity *identity;
 	int64_t note_count;
 	const struct saved_note *notes;
 	void *owner; /* of all memory above; saved_close() frees it */

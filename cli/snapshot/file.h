@@ -10,6 +10,10 @@
 
 /* 0 and *out, or -1 and *error (not there, no permission, a directory, a pipe, bad compression). */
 int saved_file_open(struct saved_file **out, const char *path, struct saved_error *error);
+/* The same for a file that is one of many: it is opened again for each read, since a process may
+ * have 1024 of them open at once and a directory of pages has more. */
+int saved_file_open_one_of_many(
+        struct saved_file **out, const char *path, struct saved_error *error);
 void saved_file_close(struct saved_file *file); /* NULL is fine */
 
 /* Of the contents, fixed when opened. */

@@ -19,6 +19,16 @@ static const struct saved_format formats[] = {
 	        llamacpp_ctx_detect, llamacpp_open },
 	{ "llamacpp-blob", "llama.cpp, one sequence in memory (llama_state_seq_get_data)",
 	        llamacpp_blob_detect, llamacpp_open },
+	{ "safetensors", "safetensors, of a schema that its names tell", read_safetensors_detect,
+	        read_safetensors_open },
+	{ "safetensors-kvc", "our own schema, and exports of transformers: layers.<i>.k and .v",
+	        read_safetensors_detect_none, read_safetensors_open },
+	{ "safetensors-mlx", "prompt caches of mlx-lm", read_safetensors_detect_none,
+	        read_safetensors_open },
+	{ "safetensors-vllm", "vLLM's example connector: a file or directory of layers",
+	        schema_vllm_detect_directory, read_safetensors_open },
+	{ "pickle", "torch.save and the like: refused, since a pickle is a program",
+	        read_pickle_detect, read_pickle_open },
 	{ NULL, NULL, NULL, NULL },
 };
 

@@ -78,5 +78,13 @@ bool llamacpp_ctx_detect(const struct saved_probe *probe);
 bool llamacpp_blob_detect(const struct saved_probe *probe);
 int llamacpp_open(struct saved_cache *cache, struct saved_file *file,
         const struct saved_options *options, struct saved_error *error);
+bool read_safetensors_detect(const struct saved_probe *probe);
+bool read_safetensors_detect_none(const struct saved_probe *probe);
+bool schema_vllm_detect_directory(const struct saved_probe *probe);
+int read_safetensors_open(struct saved_cache *cache, struct saved_file *file,
+        const struct saved_options *options, struct saved_error *error);
+bool read_pickle_detect(const struct saved_probe *probe);
+int read_pickle_open(struct saved_cache *cache, struct saved_file *file,
+        const struct saved_options *options, struct saved_error *error);
 
 #endif

@@ -360,8 +360,10 @@ static int read_entry(struct header *header, const char *name)
 	entry.offset = header->json.at;
 	if (token == JSON_FAILED)
 		return -1;
-	if (token != JSON_OBJECT)
-		return refuse_field(header, "json", name, "", entry.offset, "no object");
+	if (token != JSON_OBJECT) /* what is no JSON at all is told first */
+		return json_skip(&header->json, token)
+		               ? -1
+		               : refuse_field(header, "json", name, "", entry.offset, "no object");
 	while ((token = json_next(&header->json)) == JSON_KEY)
 		if (read_entry_field(header, &entry))
 			return -1;
