@@ -53,7 +53,7 @@ struct saved_owner {
 	struct saved_note notes[NOTES_MAX];
 };
 
-static struct saved_block *add_block(struct saved_cache *cache, size_t bytes)
+static struct saved_block *add_owned(struct saved_cache *cache, size_t bytes)
 {
 	struct saved_owner *owner = cache->owner;
 	struct saved_block *block = calloc(1, sizeof(*block) + bytes);
@@ -71,7 +71,7 @@ void *saved_alloc(struct saved_cache *cache, uint64_t count, size_t bytes)
 
 	if (bytes != 0 && count > (SIZE_MAX / 2 - sizeof(*block)) / bytes)
 		return NULL;
-	block = add_block(cache, (size_t)count * bytes);
+	block = add_owned(cache, (size_t)count * bytes);
 	return block ? block->memory : NULL;
 }
 
@@ -87,7 +87,7 @@ char *saved_strdup(struct saved_cache *cache, const char *text)
 
 int saved_take_file(struct saved_cache *cache, struct saved_file *file)
 {
-	struct saved_block *block = add_block(cache, 0);
+	struct saved_block *block = add_owned(cache, 0);
 
 	if (!block) {
 		saved_file_close(file);

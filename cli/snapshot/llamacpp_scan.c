@@ -163,7 +163,7 @@ static uint64_t rest_of(const struct llama_scan *scan)
 
 /* ---- fields ---- */
 
-static bool fill_window(struct llama_scan *scan, size_t wanted)
+static bool fill_header_window(struct llama_scan *scan, size_t wanted)
 {
 	uint64_t rest = rest_of(scan);
 
@@ -189,7 +189,7 @@ static bool take_field(
 		return fail_field(scan, "truncated", name, index, scan->at,
 		        "%u bytes are needed, %llu are left", width,
 		        (unsigned long long)rest_of(scan));
-	if (!fill_window(scan, width))
+	if (!fill_header_window(scan, width))
 		return false;
 	bytes = scan->window + (scan->at - scan->window_at);
 	*out = width == 8 ? saved_u64(bytes) : saved_u32(bytes);
@@ -217,8 +217,8 @@ static bool take_u32(struct llama_scan *scan, const char *name, uint32_t index, 
 }
 
 /* A count is impossible above its limit; below it a file that has no room for it was cut. */
-static bool check_count(struct llama_scan *scan, const char *name, uint32_t index, uint32_t width,
-        uint64_t count, uint64_t most)
+static bool check_llama_count(struct llama_scan *scan, const char *name, uint32_t index,
+        uint32_t width, uint64_t count, uint64_t most)
 {
 	if (count <= most)
 		return true;
@@ -336,7 +336,7 @@ static bool take_cells(
 	*ids_out = 0;
 	scan->id_repeats = false;
 	if (!take_u32(scan, "cell_count", NO_INDEX, &count) ||
-	        !check_count(scan, "cell_count", NO_INDEX, 4, count, SAVED_CELLS_MAX))
+	        !check_llama_count(scan, "cell_count", NO_INDEX, 4, count, SAVED_CELLS_MAX))
 		return false;
 	if (count > rest_of(scan) / (8 + ext_bytes))
 		return fail_field(scan, "truncated", "cells", NO_INDEX, scan->at,
@@ -418,7 +418,7 @@ static bool take_rows(struct llama_scan *scan, const struct block_names *names, 
 	if (block.row_bytes == 0)
 		return fail_field(
 		        scan, "value_out_of_range", names->row_bytes, layer, at, "it is 0");
-	if (!check_count(scan, names->row_bytes, layer, 8, block.row_bytes, ROW_BYTES_MAX))
+	if (!check_llama_count(scan, names->row_bytes, layer, 8, block.row_bytes, ROW_BYTES_MAX))
 		return false;
 	if (block.row_bytes % type->bytes != 0)
 		return fail_field(scan, "type_size_mismatch", names->row_bytes, layer, at,
@@ -452,7 +452,7 @@ static bool take_channels(struct llama_scan *scan, uint32_t layer, uint32_t cell
 	if (block.width == 0)
 		return fail_field(
 		        scan, "value_out_of_range", names->width, layer, scan->at - 4, "it is 0");
-	if (!check_count(scan, names->width, layer, 4, block.width, ROW_BYTES_MAX / el_bytes))
+	if (!check_llama_count(scan, names->width, layer, 4, block.width, ROW_BYTES_MAX / el_bytes))
 		return false;
 	return take_data(scan, names, layer, &block, block.row_bytes, cell_count);
 }
@@ -466,9 +466,9 @@ static bool take_layer_count(struct llama_scan *scan, uint32_t *out)
 	if (*out == 0)
 		return fail_field(
 		        scan, "count_out_of_range", "n_layer", NO_INDEX, scan->at - 4, "it is 0");
-	if (!check_count(scan, "n_layer", NO_INDEX, 4, *out, SAVED_LAYERS_MAX))
+	if (!check_llama_count(scan, "n_layer", NO_INDEX, 4, *out, SAVED_LAYERS_MAX))
 		return false;
-	return check_count(scan, "n_layer", NO_INDEX, 4,
+	return check_llama_count(scan, "n_layer", NO_INDEX, 4,
 	        scan->layout.block_count + 2 * (size_t)*out, BLOCKS_MAX);
 }
 
@@ -524,7 +524,7 @@ static bool take_cache(struct llama_scan *scan, const struct llama_shape *shape,
 		if (stream_count == 0)
 			return fail_field(scan, "count_out_of_range", "n_stream", NO_INDEX,
 			        scan->at - 4, "it is 0");
-		if (!check_count(scan, "n_stream", NO_INDEX, 4, stream_count, SEQUENCES_MAX))
+		if (!check_llama_count(scan, "n_stream", NO_INDEX, 4, stream_count, SEQUENCES_MAX))
 			return false;
 	}
 	for (uint32_t i = 0; i < stream_count; i++)
@@ -576,13 +576,13 @@ static bool take_outputs(struct llama_scan *scan)
 	uint64_t count;
 
 	if (!take_u32(scan, "n_outputs", NO_INDEX, &output_count) ||
-	        !check_count(scan, "n_outputs", NO_INDEX, 4, output_count, OUTPUTS_MAX) ||
+	        !check_llama_count(scan, "n_outputs", NO_INDEX, 4, output_count, OUTPUTS_MAX) ||
 	        !skip_bytes(scan, "outputs", 4 * (uint64_t)output_count) ||
 	        !take_field(scan, 8, "n_logits", NO_INDEX, &count) ||
-	        !check_count(scan, "n_logits", NO_INDEX, 8, count, OUTPUT_VALUES_MAX) ||
+	        !check_llama_count(scan, "n_logits", NO_INDEX, 8, count, OUTPUT_VALUES_MAX) ||
 	        !skip_bytes(scan, "logits", 4 * count) ||
 	        !take_field(scan, 8, "n_embd", NO_INDEX, &count) ||
-	        !check_count(scan, "n_embd", NO_INDEX, 8, count, OUTPUT_VALUES_MAX))
+	        !check_llama_count(scan, "n_embd", NO_INDEX, 8, count, OUTPUT_VALUES_MAX))
 		return false;
 	return skip_bytes(scan, "embeddings", 4 * count);
 }
@@ -599,7 +599,8 @@ static bool take_head(struct llama_scan *scan, const struct llama_shape *shape)
 		return good;
 	}
 	if (!take_u32(scan, "n_tok", NO_INDEX, &layout->token_count) ||
-	        !check_count(scan, "n_tok", NO_INDEX, 4, layout->token_count, SAVED_CELLS_MAX))
+	        !check_llama_count(
+	                scan, "n_tok", NO_INDEX, 4, layout->token_count, SAVED_CELLS_MAX))
 		return false;
 	layout->tokens = scan->at;
 	if (!skip_bytes(scan, "tokens", 4 * (uint64_t)layout->token_count))
@@ -607,7 +608,8 @@ static bool take_head(struct llama_scan *scan, const struct llama_shape *shape)
 	if (scan->container == LLAMA_SEQ)
 		return true;
 	if (!take_u32(scan, "arch length", NO_INDEX, &layout->arch_bytes) ||
-	        !check_count(scan, "arch length", NO_INDEX, 4, layout->arch_bytes, ARCH_BYTES_MAX))
+	        !check_llama_count(
+	                scan, "arch length", NO_INDEX, 4, layout->arch_bytes, ARCH_BYTES_MAX))
 		return false;
 	layout->arch = scan->at;
 	return skip_bytes(scan, "arch", layout->arch_bytes) &&

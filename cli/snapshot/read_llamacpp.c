@@ -338,7 +338,7 @@ static uint32_t votes_for(const struct llama_block *blocks, uint32_t count, uint
 	return votes;
 }
 
-static int check_types(const struct saved_cache *cache, const struct llama_scan *scan,
+static int check_one_type(const struct saved_cache *cache, const struct llama_scan *scan,
         const struct llama_shape *shape, const struct llama_part *part, struct saved_error *error)
 {
 	uint32_t count = part->layer_count;
@@ -467,7 +467,7 @@ static void add_notes(struct saved_cache *cache, const struct llama_scan *scan,
 		        cache, "no_sequences", -1, false, "an old build wrote no sequence ids");
 }
 
-static int describe(struct saved_cache *cache, const struct llama_scan *scan,
+static int describe_cache(struct saved_cache *cache, const struct llama_scan *scan,
         const struct llama_shape *shape, const struct saved_options *options,
         struct saved_error *error)
 {
@@ -485,7 +485,7 @@ static int describe(struct saved_cache *cache, const struct llama_scan *scan,
 		const struct llama_part *found = &layout->parts[p];
 		parts[p].name = shape->cache_count == 1 ? "kv" : found->cache ? "window" : "base";
 		parts[p].stream = found->stream;
-		if (check_types(cache, scan, shape, found, error) ||
+		if (check_one_type(cache, scan, shape, found, error) ||
 		        read_cells(cache, scan, found, shape->ext_bytes, &parts[p], &lists[p],
 		                error) ||
 		        describe_layers(
@@ -585,7 +585,7 @@ static int open_scanned(struct saved_cache *cache, struct llama_scan *scan,
 		return -1;
 	if (choose_shape(scan, cache, &shape)) {
 		name_version(cache, scan, &shape);
-		return describe(cache, scan, &shape, options, error);
+		return describe_cache(cache, scan, &shape, options, error);
 	}
 	if (!scan->unreadable)
 		llama_find_fault(scan);
