@@ -152,14 +152,16 @@ int saved_fail(struct saved_error *error, const char *slug, const char *kind, co
         const char *field, int64_t offset, const char *reason, ...)
 {
 	const kvc_catalog_entry *entry = kvc_catalog_find(slug);
-	char place[24] = "-", text[320];
+	char number[24] = "-", place[200], text[320];
 	va_list arguments;
 
 	va_start(arguments, reason);
 	vsnprintf(text, sizeof(text), reason, arguments);
 	va_end(arguments);
 	if (offset >= 0)
-		snprintf(place, sizeof(place), "%lld", (long long)offset);
+		snprintf(number, sizeof(number), "%lld", (long long)offset);
+	snprintf(place, sizeof(place), "%.160s%s%s", field, offset >= 0 ? " at " : "",
+	        offset >= 0 ? number : "");
 	error->slug = slug;
 	error->kind = kind;
 	error->offset = offset;
@@ -168,7 +170,8 @@ int saved_fail(struct saved_error *error, const char *slug, const char *kind, co
 	const struct cli_value values[] = {
 		{ "path", 4, path, strlen(path) },
 		{ "field", 5, field, strlen(field) },
-		{ "offset", 6, place, strlen(place) },
+		{ "offset", 6, number, strlen(number) },
+		{ "place", 5, place, strlen(place) },
 		{ "reason", 6, text, strlen(text) },
 	};
 	cli_fill(error->message, sizeof(error->message), entry ? entry->message : "{reason}",

@@ -56,6 +56,18 @@ static bool mends(struct llama_scan *scan, const struct llama_shape *shape,
 	return false;
 }
 
+/* The row size of the last block: nothing behind it could contradict another one, so that bytes
+ * which are missing or too many at the end would always be blamed on it. */
+static bool only_moves_the_end(const struct llama_scan *scan, size_t index)
+{
+	const char *name = scan->fields[index].name;
+	bool is_size = strstr(name, ".row_bytes") || strstr(name, ".n_embd");
+
+	for (size_t i = index + 1; is_size && i < scan->field_count; i++)
+		is_size = !strstr(scan->fields[i].name, ".type");
+	return is_size;
+}
+
 static bool try_field(struct llama_scan *scan, const struct attempt *attempt, size_t index)
 {
 	const struct llama_field *field = &scan->fields[index];
@@ -63,6 +75,8 @@ static bool try_field(struct llama_scan *scan, const struct attempt *attempt, si
 	bool failed = field->offset == attempt->fault.offset;
 
 	scan->override_offset = field->offset;
+	if (!failed && only_moves_the_end(scan, index))
+		return false;
 	if (scan->fields_read > WORK_MAX || !mends(scan, &attempt->shape, field, failed))
 		return false;
 	if (failed) {

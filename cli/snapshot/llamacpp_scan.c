@@ -387,6 +387,7 @@ static bool take_data(struct llama_scan *scan, const struct block_names *names, 
 	bool is_v = names == &v_names;
 
 	block->data = scan->at;
+	scan->fault.progress = scan->at;
 	if (unit * count > rest_of(scan))
 		return fail_field(scan, "truncated", names->data, layer,
 		        is_v ? saved_file_size(scan->file) : scan->at,

@@ -445,6 +445,16 @@ static int read_arch(struct saved_cache *cache, const struct llama_scan *scan, c
 	return saved_file_read(scan->file, scan->layout.arch, bytes, out, "arch", error);
 }
 
+static bool has_hadamard_doubt(const struct saved_cache *cache)
+{
+	for (int64_t p = 0; p < cache->part_count; p++)
+		for (int64_t i = 0; i < cache->parts[p].layer_count; i++)
+			if (cache->parts[p].layers[i].tensor[SAVED_K].hadamard_doubt ||
+			        cache->parts[p].layers[i].tensor[SAVED_V].hadamard_doubt)
+				return true;
+	return false;
+}
+
 static void add_notes(struct saved_cache *cache, const struct llama_scan *scan,
         const struct llama_shape *shape, const char *arch)
 {
@@ -454,9 +464,12 @@ static void add_notes(struct saved_cache *cache, const struct llama_scan *scan,
 		saved_add_note(cache, "arch", (int64_t)layout->arch, false, "%s", arch);
 	if (shape->recurrent)
 		saved_add_note(cache, "recurrent_state", (int64_t)layout->recurrent, false,
-		        "recurrent state of %u layers for %u sequences, %zu records, not looked "
-		        "into",
-		        layout->recurrent_layers, layout->recurrent_cells, layout->recurrent_count);
+		        "recurrent state: %zu records of a model with %u layers; not looked into",
+		        layout->recurrent_count, layout->recurrent_layers);
+	if (has_hadamard_doubt(cache))
+		saved_add_note(cache, "hadamard_doubt", -1, false,
+		        "quantised rows may be stored multiplied by a Hadamard matrix; the file "
+		        "cannot tell");
 	if (cache->token_count == 0)
 		saved_add_note(cache, "no_tokens", -1, false, "no token ids");
 	if (shape->cache_count > 0 && !shape->has_v)
@@ -556,6 +569,11 @@ static int read_version(
 	if (saved_file_read(scan->file, 0, 4, head, "magic", error))
 		return -1;
 	magic = saved_u32(head);
+	if ((magic == MAGIC_CTX && strcmp(cache->format, "llamacpp-ctx") != 0) ||
+	        (magic == MAGIC_SEQ && strcmp(cache->format, "llamacpp-seq") != 0) ||
+	        (magic == MAGIC_BLOB && strcmp(cache->format, "llamacpp-blob") != 0))
+		return saved_fail(error, "snapshot-format-unknown", "magic", cache->path, "magic",
+		        0, "0x%08x is not the magic of %s", magic, cache->format);
 	scan->container = magic == MAGIC_CTX   ? LLAMA_CTX
 	                  : magic == MAGIC_SEQ ? LLAMA_SEQ
 	                                       : LLAMA_BLOB;

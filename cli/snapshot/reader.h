@@ -57,7 +57,8 @@ void saved_add_note(struct saved_cache *cache, const char *kind, int64_t offset,
 
 /*
  * Fills *error and returns -1. slug: an entry of the catalogue, whose message may have the
- * placeholders path, field, offset and reason; the reason is printf-like. offset -1: none.
+ * placeholders path, field, offset, place ("FIELD at OFFSET") and reason; the reason is printf-like.
+ * offset -1: none.
  */
 int saved_fail(struct saved_error *error, const char *slug, const char *kind, const char *path,
         const char *field, int64_t offset, const char *reason, ...)
