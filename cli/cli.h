@@ -64,11 +64,13 @@ enum { CLI_NO_OPTION = -1, CLI_BAD_OPTION = -2 };
 int cli_next_option(const struct cli_manual *manual, int argc, char **argv, const char **value);
 
 /* Each in its own file. */
+int cli_check(int argc, char **argv);
 int cli_cpu(int argc, char **argv);
 int cli_cuda(int argc, char **argv);
 int cli_explain(int argc, char **argv);
 int cli_info(int argc, char **argv);
 int cli_replay(int argc, char **argv);
+int cli_stamp(int argc, char **argv);
 
 /* ---- errors; all of these print to stderr and return CLI_CANNOT ---- */
 

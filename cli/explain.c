@@ -92,9 +92,10 @@ static void print_entry(const struct finding *finding)
 	char text[TEXT_BYTES];
 
 	printf("%s (%s)\n\n", entry->slug,
-	        entry->status != KVC_OK           ? kvc_status_name(entry->status)
-	        : strcmp(entry->kind, "cli") == 0 ? "error of the command"
-	                                          : entry->kind);
+	        entry->status != KVC_OK               ? kvc_status_name(entry->status)
+	        : strcmp(entry->kind, "cli") == 0     ? "error of the command"
+	        : strcmp(entry->kind, "finding") == 0 ? "finding in a saved cache"
+	                                              : entry->kind);
 	cli_fill(text, sizeof(text), entry->message, finding->values, finding->value_count);
 	cli_wrap(stdout, 2, "", text);
 	print_values(finding);

@@ -219,7 +219,7 @@ typedef struct kvc_catalog_entry {
 	const char *id;                /* 16 hex digits, stable */
 	const char *slug;              /* stable name, lower case with dashes */
 	kvc_status status;             /* KVC_OK for violations and errors of the command */
-	const char *kind;              /* "error", "violation", "python" or "cli" */
+	const char *kind;              /* "error", "violation", "finding", "python" or "cli" */
 	const char *message;           /* template with {placeholders} */
 	const char *pattern;           /* the same as a regular expression */
 	const char *error_type;        /* "validation", "range", "resource", "corruption", ... */

@@ -90,7 +90,7 @@ static void keep_finding(struct findings *findings, const struct finding *findin
 	tally->kept++;
 }
 
-static void tally_up(
+void findings_add_count(
         struct findings *findings, const char *kind, enum finding_weight weight, size_t times)
 {
 	struct tally *tally = tally_of(findings, kind, weight);
@@ -101,14 +101,14 @@ static void tally_up(
 
 void findings_add(struct findings *findings, const struct finding *finding)
 {
-	tally_up(findings, finding->kind, finding->weight, 1);
+	findings_add_count(findings, finding->kind, finding->weight, 1);
 	keep_finding(findings, finding);
 }
 
 void findings_merge(struct findings *to, struct findings *from)
 {
 	for (size_t i = 0; i < from->tally_count; i++)
-		tally_up(
+		findings_add_count(
 		        to, from->tallies[i].kind, from->tallies[i].weight, from->tallies[i].count);
 	for (size_t i = 0; i < from->count; i++)
 		keep_finding(to, &from->list[i]);

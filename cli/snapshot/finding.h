@@ -39,7 +39,10 @@ struct findings *findings_new(size_t limit_per_kind); /* NULL: no memory */
 void findings_free(struct findings *findings);
 struct finding finding_blank(const char *kind, enum finding_weight weight);
 void findings_add(struct findings *findings, const struct finding *finding);
-/* Moves all of 'from' into 'to'; sorted by part, layer, tensor, row, head when printed. */
+/* Counts some more of a kind without keeping them. */
+void findings_add_count(
+        struct findings *findings, const char *kind, enum finding_weight weight, size_t times);
+/* Moves all of 'from' into 'to', which leaves it empty; sorted by part, layer, tensor, row, head when printed. */
 void findings_merge(struct findings *to, struct findings *from);
 size_t findings_count(const struct findings *findings, enum finding_weight least);
 /* How many were added of a kind, kept or not. */

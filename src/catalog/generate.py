@@ -21,7 +21,7 @@ TEXT_FIELDS = ["slug", "kind", "type", "class", "severity", "message", "hint", "
 LIST_FIELDS = ["solutions", "prevention_tips", "tags"]
 OPTIONAL_FIELDS = ["status", "fix_language", "needs", "handling_strategy", "type_guard", "try_catch_pattern",
                    "background_tag"]
-KINDS = ["error", "violation", "python", "cli"]
+KINDS = ["error", "violation", "finding", "python", "cli"]
 SEVERITIES = ["error", "warning", "info"]
 
 # Placeholder type -> (C type of the argument, text function of src/base/text.h).
@@ -352,7 +352,8 @@ def page_of(entry):
         return "\n".join(f"- {value}" for value in values)
     status = f"`{entry.get('status')}`"
     family = {"error": status, "python": f"{status}, of the Python package alone",
-              "violation": "a violation (row in the ring)", "cli": "an error of the command"}[entry["kind"]]
+              "violation": "a violation (row in the ring)",
+              "finding": "a finding of check or diff in a saved cache", "cli": "an error of the command"}[entry["kind"]]
     language = entry["fix_language"]
     hint = f"\nHint: {untyped(entry['hint'])}\n" if entry["hint"] else ""
     return f"""# {entry['slug']}
@@ -409,6 +410,7 @@ Tags: {', '.join(entry['tags'])}.
 
 def index_of(entries):
     titles = {"error": "Errors of the library", "violation": "Violations: what a check found",
+              "finding": "Findings: what is wrong with a saved cache",
               "python": "Errors of the Python package", "cli": "Errors of the command"}
     lines = ["# Errors", "", "One page per entry of the catalogue, made from `src/catalog/*.toml` by",
              "`python3 src/catalog/generate.py --pages docs/errors`; do not edit them. "

@@ -1,0 +1,230 @@
+/* Lists of files and logs of runs; fleet.h says what each function promises. */
+#include "snapshot/fleet.h"
+#include "cli.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define DEPTH_MAX 64
+
+static int fail_path(const char *path, int reason)
+{
+	return cli_fail("cli-input-unreadable", "path", path, "reason", strerror(reason), NULL);
+}
+
+/* ---- files ---- */
+
+static int append_path(struct fleet *fleet, const char *path)
+{
+	if (fleet->count == fleet->capacity) {
+		int64_t capacity = fleet->capacity ? 2 * fleet->capacity : 64;
+		char **paths = realloc(fleet->paths, (size_t)capacity * sizeof(*paths));
+		if (!paths)
+			return fail_path(path, ENOMEM);
+		fleet->paths = paths;
+		fleet->capacity = capacity;
+	}
+	fleet->paths[fleet->count] = strdup(path);
+	if (!fleet->paths[fleet->count])
+		return fail_path(path, ENOMEM);
+	fleet->count++;
+	return 0;
+}
+
+static bool is_directory(const char *path)
+{
+	struct stat status;
+
+	return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+static bool is_cache(const char *path, const struct saved_options *options)
+{
+	struct saved_cache *cache;
+	struct saved_error error;
+
+	if (saved_open(&cache, path, options, &error) != 0)
+		return strcmp(error.slug, "snapshot-format-unknown") != 0;
+	saved_close(cache);
+	return true;
+}
+
+static int not_hidden(const struct dirent *entry)
+{
+	return entry->d_name[0] != '.';
+}
+
+static int walk(
+        struct fleet *fleet, const char *path, const struct saved_options *options, int depth);
+
+static int walk_entry(struct fleet *fleet, const char *folder, const char *name,
+        const struct saved_options *options, int depth)
+{
+	size_t bytes = strlen(folder) + strlen(name) + 2;
+	char *path = malloc(bytes);
+	struct stat status;
+	int code = 0;
+
+	if (!path)
+		return fail_path(folder, ENOMEM);
+	snprintf(path, bytes, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", name);
+	if (stat(path, &status) == 0 && S_ISREG(status.st_mode))
+		code = append_path(fleet, path);
+	else if (depth < DEPTH_MAX && is_directory(path))
+		code = walk(fleet, path, options, depth + 1);
+	free(path);
+	return code;
+}
+
+static int walk(
+        struct fleet *fleet, const char *path, const struct saved_options *options, int depth)
+{
+	struct dirent **entries;
+	int count, code = 0;
+
+	if (is_cache(path, options))
+		return append_path(fleet, path);
+	count = scandir(path, &entries, not_hidden, alphasort);
+	if (count < 0)
+		return fail_path(path, errno);
+	for (int i = 0; i < count; i++) {
+		if (code == 0)
+			code = walk_entry(fleet, path, entries[i]->d_name, options, depth);
+		free(entries[i]);
+	}
+	free(entries);
+	fleet->expanded = true;
+	return code;
+}
+
+int fleet_add(struct fleet *fleet, const char *path, const struct saved_options *options)
+{
+	return path[0] && is_directory(path) ? walk(fleet, path, options, 0)
+	                                     : append_path(fleet, path);
+}
+
+int fleet_add_list(struct fleet *fleet, const char *path, const struct saved_options *options)
+{
+	bool standard = strcmp(path, "-") == 0;
+	FILE *file = standard ? stdin : fopen(path, "re");
+	char *line = NULL;
+	size_t capacity = 0;
+	ssize_t bytes;
+	int code = 0;
+
+	if (!file)
+		return fail_path(path, errno);
+	fleet->expanded = true;
+	while (code == 0 && (bytes = getline(&line, &capacity, file)) >= 0) {
+		if (bytes > 0 && line[bytes - 1] == '\n')
+			line[bytes - 1] = '\0';
+		if (line[0])
+			code = fleet_add(fleet, line, options);
+	}
+	if (code == 0 && ferror(file))
+		code = fail_path(path, errno);
+	free(line);
+	if (!standard)
+		fclose(file);
+	return code;
+}
+
+void fleet_free(struct fleet *fleet)
+{
+	for (int64_t i = 0; i < fleet->count; i++)
+		free(fleet->paths[i]);
+	free(fleet->paths);
+	*fleet = (struct fleet){ 0 };
+}
+
+struct fleet_state fleet_state_of(const char *path)
+{
+	struct stat status;
+
+	if (stat(path, &status) != 0)
+		return (struct fleet_state){ 0, -1 };
+	return (struct fleet_state){ status.st_size,
+		(double)status.st_mtim.tv_sec + (double)(status.st_mtim.tv_nsec / 1000) / 1e6 };
+}
+
+/* ---- logs ---- */
+
+struct fleet_log {
+	json_t *lines; /* path to line */
+	bool torn;
+};
+
+static void take_line(struct fleet_log *log, const char *line)
+{
+	json_t *object = json_loads(line, 0, NULL);
+	const char *path = json_string_value(json_object_get(object, "file"));
+
+	if (path)
+		json_object_set(log->lines, path, object);
+	json_decref(object);
+}
+
+int fleet_log_open(struct fleet_log **out, const char *path)
+{
+	FILE *file = fopen(path, "re");
+	struct fleet_log *log;
+	char *line = NULL;
+	size_t capacity = 0;
+	ssize_t bytes;
+
+	if (!file && errno != ENOENT)
+		return fail_path(path, errno);
+	log = calloc(1, sizeof(*log));
+	if (log)
+		log->lines = json_object();
+	if (!log || !log->lines) {
+		if (file)
+			fclose(file);
+		free(log);
+		return fail_path(path, ENOMEM);
+	}
+	while (file && (bytes = getline(&line, &capacity, file)) >= 0) {
+		log->torn = bytes > 0 && line[bytes - 1] != '\n';
+		take_line(log, line);
+	}
+	free(line);
+	if (file)
+		fclose(file);
+	*out = log;
+	return 0;
+}
+
+void fleet_log_close(struct fleet_log *log)
+{
+	if (log)
+		json_decref(log->lines);
+	free(log);
+}
+
+int fleet_log_find(const struct fleet_log *log, const char *path)
+{
+	const json_t *line = log ? json_object_get(log->lines, path) : NULL;
+	struct fleet_state state = fleet_state_of(path);
+	const json_t *exit_code = json_object_get(line, "exit");
+
+	if (!line || !json_is_integer(exit_code) ||
+	        json_integer_value(json_object_get(line, "bytes")) != state.bytes)
+		return -1;
+	/* Times pass through text, so they may be off in the last digit. */
+	if (json_number_value(json_object_get(line, "modified")) - state.modified > 1e-5 ||
+	        state.modified - json_number_value(json_object_get(line, "modified")) > 1e-5)
+		return -1;
+	/* What could not be checked is tried again. */
+	if (json_integer_value(exit_code) != CLI_GOOD &&
+	        json_integer_value(exit_code) != CLI_DAMAGE)
+		return -1;
+	return (int)json_integer_value(exit_code);
+}
+
+bool fleet_log_is_torn(const struct fleet_log *log)
+{
+	return log && log->torn;
+}

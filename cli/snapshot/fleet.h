@@ -1,0 +1,47 @@
+/*
+ * Many saved caches: which files they are, and what an earlier run already said about them.
+ */
+#ifndef KVCANARY_SNAPSHOT_FLEET_H
+#define KVCANARY_SNAPSHOT_FLEET_H
+
+#include "snapshot/cache.h"
+
+#include <jansson.h>
+
+struct fleet {
+	char **paths;
+	int64_t count;
+	int64_t capacity;
+	bool expanded; /* a directory or a list was given: there may be any number of files */
+};
+
+/*
+ * Adds a path. A directory that a reader takes for one cache is one; of any other directory all
+ * files in it and below, sorted by name, without hidden ones. 0, or CLI_CANNOT with the error
+ * printed (memory, or a directory that cannot be read).
+ */
+int fleet_add(struct fleet *fleet, const char *path, const struct saved_options *options);
+/* Adds the lines of a file, "-" for standard input. */
+int fleet_add_list(struct fleet *fleet, const char *path, const struct saved_options *options);
+void fleet_free(struct fleet *fleet);
+
+/* Size and time of last change, as logs have them; 0 and -1 if there is no such file. */
+struct fleet_state {
+	int64_t bytes;
+	double modified; /* seconds since 1970 */
+};
+struct fleet_state fleet_state_of(const char *path);
+
+/* What --resume LOG knows: by path the lines of an earlier run. */
+struct fleet_log;
+
+/* 0 and *out, or CLI_CANNOT with the error printed. A log that is not there yet is an empty one; lines
+ * that are none of ours, as the last one of an interrupted run, are passed over. */
+int fleet_log_open(struct fleet_log **out, const char *path);
+void fleet_log_close(struct fleet_log *log); /* NULL is fine */
+/* The exit code that the log has for this very file (same size and time); -1: look at it again. */
+int fleet_log_find(const struct fleet_log *log, const char *path);
+/* Whether the log ends within a line: what is appended must begin a new one. */
+bool fleet_log_is_torn(const struct fleet_log *log);
+
+#endif

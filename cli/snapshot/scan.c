@@ -1,0 +1,319 @@
+/*
+ * Fingerprints, zeros and non-finite values of rows; scan.h says what each function promises.
+ *
+ * The floats of 8 to 64 bits are looked at eight bytes at a time. With the sign masked off, adding
+ * the right number to each lane carries into its top bit exactly if the exponent is that of NaN and
+ * infinity; lanes cannot carry into each other.
+ */
+#include "snapshot/scan.h"
+#include "snapshot/reader.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#define PIECE_BYTES ((size_t)256 << 10)
+/* Where channels lie apart (V transposed), so that a read of one is long enough. */
+#define PIECE_BYTES_TRANSPOSED ((size_t)4 << 20)
+
+/* How to look at a float type in lanes of a 64-bit word. */
+struct lanes {
+	uint64_t magnitude; /* mask: all but the signs */
+	uint64_t carry;     /* added to that, sets the top bit of lanes that are not finite */
+	uint64_t top;       /* the top bits */
+	unsigned bytes;     /* of one lane */
+	uint64_t infinity;  /* magnitude of infinity in one lane; 0: the type has none */
+};
+
+#define EACH_32(x) ((uint64_t)(x) << 32 | (x))
+#define EACH_16(x) EACH_32((uint64_t)(x) << 16 | (x))
+#define EACH_8(x) EACH_16((uint64_t)(x) << 8 | (x))
+
+static const struct lanes lanes_f64 = { INT64_MAX, UINT64_C(1) << 52, UINT64_C(1) << 63, 8,
+	UINT64_C(0x7FF0000000000000) };
+static const struct lanes lanes_f32 = { EACH_32(0x7FFFFFFFu), EACH_32(0x00800000u),
+	EACH_32(0x80000000u), 4, 0x7F800000 };
+static const struct lanes lanes_f16 = { EACH_16(0x7FFFu), EACH_16(0x0400u), EACH_16(0x8000u), 2,
+	0x7C00 };
+static const struct lanes lanes_bf16 = { EACH_16(0x7FFFu), EACH_16(0x0080u), EACH_16(0x8000u), 2,
+	0x7F80 };
+static const struct lanes lanes_e5m2 = { EACH_8(0x7Fu), EACH_8(0x04u), EACH_8(0x80u), 1, 0x7C };
+static const struct lanes lanes_e4m3 = { EACH_8(0x7Fu), EACH_8(0x01u), EACH_8(0x80u), 1, 0 };
+/* Unknown elements: only whether all bytes are 0. */
+static const struct lanes lanes_opaque = { UINT64_MAX, 0, 0, 1, 0 };
+
+static const struct lanes *lanes_of(enum saved_type type)
+{
+	switch (type) {
+	case SAVED_F64:
+		return &lanes_f64;
+	case SAVED_F32:
+		return &lanes_f32;
+	case SAVED_F16:
+	case SAVED_Q8_0: /* their scales */
+	case SAVED_Q4_0:
+		return &lanes_f16;
+	case SAVED_BF16:
+		return &lanes_bf16;
+	case SAVED_F8_E5M2:
+		return &lanes_e5m2;
+	case SAVED_F8_E4M3:
+		return &lanes_e4m3;
+	case SAVED_AFFINE:
+	case SAVED_OPAQUE:
+		break;
+	}
+	return &lanes_opaque;
+}
+
+/* Up to eight bytes, filled up with zeros, which are finite. */
+static uint64_t load(const unsigned char *at, size_t bytes)
+{
+	uint64_t word = 0;
+
+	memcpy(&word, at, bytes < 8 ? bytes : 8);
+	return word;
+}
+
+/* Ors all words into *any; returns the carries. */
+static uint64_t look_at_words(
+        const struct lanes *lanes, const unsigned char *at, size_t bytes, uint64_t *any)
+{
+	uint64_t seen = 0, carried = 0;
+	size_t i = 0;
+
+	for (; i + 8 <= bytes; i += 8) {
+		uint64_t word;
+		memcpy(&word, at + i, 8);
+		word &= lanes->magnitude;
+		seen |= word;
+		carried |= word + lanes->carry;
+	}
+	if (i < bytes) {
+		uint64_t word = load(at + i, bytes - i) & lanes->magnitude;
+		seen |= word;
+		carried |= word + lanes->carry;
+	}
+	*any = seen;
+	return carried;
+}
+
+static unsigned flags_of_lanes(const struct lanes *lanes, const unsigned char *at, size_t bytes)
+{
+	const size_t stretch = (size_t)lanes->bytes * SCAN_STRETCH;
+	uint64_t any = 0, carried = 0;
+	unsigned flags = 0;
+
+	for (size_t i = 0; i < bytes; i += stretch) {
+		size_t part = bytes - i < stretch ? bytes - i : stretch;
+		uint64_t here;
+		carried |= look_at_words(lanes, at + i, part, &here);
+		any |= here;
+		flags |= here == 0 && part == stretch ? SCAN_ZERO_STRETCH : 0u;
+	}
+	return flags | (any == 0 ? SCAN_ZERO : 0u) | (carried & lanes->top ? SCAN_NONFINITE : 0u);
+}
+
+/* ---- blocks and groups: a value is scale * number (+ bias) ---- */
+
+#define Q8_0_BYTES 34
+#define Q4_0_BYTES 18
+
+static size_t block_bytes(enum saved_type type)
+{
+	return type == SAVED_Q8_0 ? Q8_0_BYTES : Q4_0_BYTES;
+}
+
+/* A zero number is 0 in q8_0 and a nibble of 8 in q4_0. */
+static bool block_is_zero(enum saved_type type, const unsigned char *block, unsigned scale_flags)
+{
+	const uint64_t zero = type == SAVED_Q8_0 ? 0 : EACH_8(0x88u);
+	uint64_t differs = 0;
+
+	if (scale_flags & SCAN_ZERO)
+		return true;
+	for (size_t i = 2; i < block_bytes(type); i += 8)
+		differs |= load(block + i, 8) ^ zero;
+	return differs == 0;
+}
+
+static unsigned flags_of_blocks(enum saved_type type, const unsigned char *at, size_t bytes)
+{
+	unsigned flags = 0;
+	bool all_zero = true;
+
+	for (size_t i = 0; i + block_bytes(type) <= bytes; i += block_bytes(type)) {
+		unsigned scale = flags_of_lanes(&lanes_f16, at + i, 2);
+		bool zero = block_is_zero(type, at + i, scale);
+		flags |= scale & SCAN_NONFINITE;
+		flags |= zero ? SCAN_ZERO_STRETCH : 0u;
+		all_zero &= zero;
+	}
+	return flags | (all_zero ? SCAN_ZERO : 0u);
+}
+
+/* Bytes of the words of a head; behind them lie its scales, then its biases. */
+static size_t affine_word_bytes(const struct saved_tensor *tensor)
+{
+	return (size_t)tensor->dim * tensor->element_bits / 8;
+}
+
+static unsigned flags_of_affine(
+        const struct saved_tensor *tensor, const unsigned char *head, size_t bytes)
+{
+	size_t words = affine_word_bytes(tensor);
+
+	return words <= bytes
+	               ? flags_of_lanes(lanes_of(tensor->scale_type), head + words, bytes - words)
+	               : 0;
+}
+
+unsigned scan_flags(const struct saved_tensor *tensor, const unsigned char *head, size_t bytes)
+{
+	switch (tensor->type) {
+	case SAVED_Q8_0:
+	case SAVED_Q4_0:
+		return flags_of_blocks(tensor->type, head, bytes);
+	case SAVED_AFFINE:
+		return flags_of_affine(tensor, head, bytes) & ~(unsigned)SCAN_ZERO_STRETCH;
+	default:
+		return flags_of_lanes(lanes_of(tensor->type), head, bytes);
+	}
+}
+
+/* ---- where it is ---- */
+
+/* Lanes at 'at', 'stride' bytes apart, each standing for 'elements' elements. */
+static void find_in_lanes(struct scan_nonfinite *out, const struct lanes *lanes,
+        const unsigned char *at, size_t stride, int64_t count, int64_t elements)
+{
+	for (int64_t i = 0; i < count; i++) {
+		uint64_t word = load(at + (size_t)i * stride, lanes->bytes) & lanes->magnitude;
+		if (((word + lanes->carry) & lanes->top) == 0)
+			continue;
+		if (out->count++ > 0)
+			continue;
+		out->element = i * elements;
+		out->what = elements > 1 ? "scale" : word == lanes->infinity ? "infinity" : "NaN";
+	}
+}
+
+struct scan_nonfinite scan_find_nonfinite(
+        const struct saved_tensor *tensor, const unsigned char *head)
+{
+	struct scan_nonfinite out = { -1, 0, "" };
+	const struct lanes *lanes = lanes_of(tensor->type);
+	int64_t groups;
+
+	switch (tensor->type) {
+	case SAVED_OPAQUE:
+		break;
+	case SAVED_Q8_0:
+	case SAVED_Q4_0:
+		find_in_lanes(&out, lanes, head, block_bytes(tensor->type), tensor->dim / 32, 32);
+		break;
+	case SAVED_AFFINE:
+		lanes = lanes_of(tensor->scale_type);
+		groups = tensor->dim / tensor->group_size;
+		head += affine_word_bytes(tensor);
+		find_in_lanes(&out, lanes, head, lanes->bytes, groups, tensor->group_size);
+		find_in_lanes(&out, lanes, head + (size_t)groups * lanes->bytes, lanes->bytes,
+		        groups, tensor->group_size);
+		break;
+	default:
+		find_in_lanes(&out, lanes, head, lanes->bytes, tensor->dim, 1);
+	}
+	return out;
+}
+
+int64_t scan_find_zero_stretch(const struct saved_tensor *tensor, const unsigned char *head)
+{
+	bool blocks = tensor->type == SAVED_Q8_0 || tensor->type == SAVED_Q4_0;
+	size_t bytes = blocks ? block_bytes(tensor->type)
+	                      : (size_t)lanes_of(tensor->type)->bytes * SCAN_STRETCH;
+
+	for (int64_t i = 0; i + SCAN_STRETCH <= tensor->dim; i += SCAN_STRETCH, head += bytes)
+		if (scan_flags(tensor, head, bytes) & SCAN_ZERO)
+			return i;
+	return -1;
+}
+
+/* ---- the pass ---- */
+
+void scan_memory_free(struct scan_memory *memory)
+{
+	free(memory->bytes);
+	free(memory->fingerprints);
+	free(memory->flags);
+	*memory = (struct scan_memory){ 0 };
+}
+
+static int memory_reserve(struct scan_memory *memory, size_t bytes, size_t rows)
+{
+	if (memory->bytes_capacity < bytes) {
+		free(memory->bytes);
+		memory->bytes = malloc(bytes);
+		memory->bytes_capacity = memory->bytes ? bytes : 0;
+	}
+	if (memory->rows_capacity < rows) {
+		free(memory->fingerprints);
+		free(memory->flags);
+		memory->fingerprints = malloc(rows * sizeof(*memory->fingerprints));
+		memory->flags = malloc(rows);
+		memory->rows_capacity = memory->fingerprints && memory->flags ? rows : 0;
+	}
+	return memory->bytes_capacity >= bytes && memory->rows_capacity >= rows ? 0 : -1;
+}
+
+static void scan_piece(const struct saved_tensor *tensor, struct scan_memory *memory,
+        int64_t head_rows, size_t head_bytes)
+{
+	const unsigned char *head = memory->bytes;
+
+	for (int64_t i = 0; i < head_rows; i++, head += head_bytes) {
+		memory->fingerprints[i] = XXH3_64bits(head, head_bytes);
+		memory->flags[i] = (unsigned char)scan_flags(tensor, head, head_bytes);
+	}
+}
+
+static int64_t rows_of_piece(const struct saved_tensor *tensor, size_t row_bytes)
+{
+	bool transposed = tensor->plane.element_stride > tensor->plane.row_stride;
+	size_t bytes = transposed ? PIECE_BYTES_TRANSPOSED : PIECE_BYTES;
+
+	return row_bytes < bytes ? (int64_t)(bytes / row_bytes) : 1;
+}
+
+int scan_tensor(const struct saved_tensor *tensor, int64_t row_count, struct scan_memory *memory,
+        scan_sink sink, void *context, struct saved_error *error)
+{
+	const size_t row_bytes = saved_row_bytes(tensor);
+	const size_t head_bytes = row_bytes / (size_t)tensor->heads;
+	const struct saved_file *file = tensor->pages ? tensor->pages[0].file : tensor->plane.file;
+	const char *path = saved_file_path(file);
+	int64_t step;
+
+	if (row_count == 0 || head_bytes == 0)
+		return 0;
+	if (row_bytes > SCAN_ROW_BYTES_MAX)
+		return saved_fail(error, "snapshot-row-too-large", "row_too_large", path, "row",
+		        (int64_t)tensor->plane.offset, "a row has %zu bytes, at most %zu are read",
+		        row_bytes, SCAN_ROW_BYTES_MAX);
+	step = rows_of_piece(tensor, row_bytes);
+	if (memory_reserve(
+	            memory, (size_t)step * row_bytes, (size_t)step * (size_t)tensor->heads) != 0)
+		return saved_fail_memory(error, path);
+	for (int64_t first = 0; first < row_count; first += step) {
+		int64_t count = row_count - first < step ? row_count - first : step;
+		struct scan_rows rows = { first, count, head_bytes, memory->bytes,
+			memory->fingerprints, memory->flags };
+		if (saved_read_bytes(tensor, first, count, memory->bytes, error) != 0)
+			return -1;
+		scan_piece(tensor, memory, count * tensor->heads, head_bytes);
+		if (sink(context, &rows, error) != 0)
+			return -1;
+	}
+	return 0;
+}

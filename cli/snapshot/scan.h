@@ -1,0 +1,67 @@
+/*
+ * One pass over the rows of a tensor: a fingerprint of each head of each row, and whether it is all
+ * zero or holds a value that is not finite. Bytes are looked at once, while they are in cache.
+ *
+ * A fingerprint is XXH3-64 (seed 0, default secret) of the packed bytes of one head of one row, as
+ * saved_read_bytes() gives them; so any program that has XXH3 can compute it again.
+ */
+#ifndef KVCANARY_SNAPSHOT_SCAN_H
+#define KVCANARY_SNAPSHOT_SCAN_H
+
+#include "snapshot/cache.h"
+
+/* Rows of more bytes are refused, so that memory has a bound. */
+#define SCAN_ROW_BYTES_MAX ((size_t)16 << 20)
+
+enum {
+	SCAN_ZERO = 1,        /* every value is 0 or -0 */
+	SCAN_NONFINITE = 2,   /* NaN or infinity, in a value or in the scale of a block */
+	SCAN_ZERO_STRETCH = 4 /* SCAN_STRETCH elements from a multiple of that on are 0 */
+};
+#define SCAN_STRETCH 32 /* elements: a head of the usual sizes is some of them */
+
+/* Rows first .. first + count - 1 of a tensor. */
+struct scan_rows {
+	int64_t first;
+	int64_t count;
+	size_t head_bytes;
+	const unsigned char *bytes;   /* [count][heads][head_bytes] */
+	const uint64_t *fingerprints; /* [count][heads] */
+	const unsigned char *flags;   /* [count][heads]: SCAN_* */
+};
+
+/* Memory of one thread; reused from tensor to tensor. Start from {0}. */
+struct scan_memory {
+	void *bytes;
+	size_t bytes_capacity;
+	uint64_t *fingerprints;
+	unsigned char *flags;
+	size_t rows_capacity; /* rows * heads */
+};
+
+void scan_memory_free(struct scan_memory *memory);
+
+/* Called for each piece, in the order of rows. 0, or -1 and *error to end the pass. */
+typedef int (*scan_sink)(void *context, const struct scan_rows *rows, struct saved_error *error);
+
+/* 0, or -1 and *error. */
+int scan_tensor(const struct saved_tensor *tensor, int64_t row_count, struct scan_memory *memory,
+        scan_sink sink, void *context, struct saved_error *error);
+
+/* What is not finite in the packed bytes of one head: the first element (of a block or group its
+ * first; -1 if nothing), how many, and a word: "NaN", "infinity", "scale". */
+struct scan_nonfinite {
+	int64_t element;
+	int64_t count;
+	const char *what;
+};
+struct scan_nonfinite scan_find_nonfinite(
+        const struct saved_tensor *tensor, const unsigned char *head);
+
+/* The first element of the first stretch of zeros; -1: none. */
+int64_t scan_find_zero_stretch(const struct saved_tensor *tensor, const unsigned char *head);
+
+/* Of the packed bytes of one head (for tests). */
+unsigned scan_flags(const struct saved_tensor *tensor, const unsigned char *head, size_t bytes);
+
+#endif

@@ -1,0 +1,2 @@
+kvcanary check --help
+kvcanary stamp --help
