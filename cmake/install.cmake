@@ -29,3 +29,10 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/kvcanary-config-version.cma
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/kvcanary-config.cmake
   ${CMAKE_BINARY_DIR}/kvcanary-config-version.cmake DESTINATION ${kvc_package_dir})
+
+# The wheel: the library and the command in the package's own folder, nothing else.
+if(KVC_WHEEL)
+  set_target_properties(kvcanary PROPERTIES INSTALL_RPATH "$ORIGIN")
+  install(TARGETS kvcanary_shared LIBRARY DESTINATION kvcanary/lib COMPONENT wheel)
+  install(TARGETS kvcanary RUNTIME DESTINATION kvcanary/lib COMPONENT wheel)
+endif()

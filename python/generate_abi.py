@@ -112,9 +112,12 @@ def initialisers_of(text, structs, constants):
         if len(items) != len(structs[struct]):
             raise SystemExit(f"generate_abi: {name} does not fit {struct}")
         values = {}
-        for (field, _, _), item in list(zip(structs[struct], items))[1:]:
+        for (field, _, _), item in list(zip(structs[struct], items, strict=True))[1:]:
             values[field] = value_of(item, constants)
         found[struct] = values
+    for struct, fields in structs.items():  # those that the library fills have no initialiser
+        if fields[0][0] == "struct_bytes":
+            found.setdefault(struct, {})
     return found
 
 

@@ -10,6 +10,7 @@ function(kvc_tree_check name)
 endfunction()
 
 kvc_tree_check(tree_lint ${Python3_EXECUTABLE} tests/lint.py)
+kvc_tree_check(tree_python_abi ${Python3_EXECUTABLE} python/generate_abi.py --check)
 kvc_tree_check(tree_api_errors ${Python3_EXECUTABLE} tests/check_api_errors.py)
 kvc_tree_check(tree_readme ${Python3_EXECUTABLE} tests/check_readme.py $<TARGET_FILE:example_hello>)
 kvc_tree_check(tree_header bash tests/check_header.sh . ${CMAKE_BINARY_DIR}/generated

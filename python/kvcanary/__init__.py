@@ -37,6 +37,7 @@ from .errors import (
     KVCanaryValueError,
     Status,
 )
+from .guard import Finding, Guard, GuardStatistics, SweepSlot
 from .machine import (
     CpuVariant,
     Explanation,
@@ -53,8 +54,11 @@ __all__ = [
     "Counters",
     "CpuVariant",
     "Explanation",
+    "Finding",
     "FiniteScan",
     "Group",
+    "Guard",
+    "GuardStatistics",
     "KVCanaryError",
     "KVCanaryIndexError",
     "KVCanaryMemoryError",
@@ -72,6 +76,7 @@ __all__ = [
     "Source",
     "Stamp",
     "Status",
+    "SweepSlot",
     "Violation",
     "__version__",
     "chain_extend",

@@ -92,8 +92,11 @@ def check_plan(
     plan: int, group: int, mapping: Array | None, scratch: Array, ring: int, stream: int
 ) -> None:
     t = _Tensors(stream)
-    check(C.kvc_canary_check_plan(plan, group, t(mapping, "mapping"), t(scratch, "scratch", True),
-                                  ring, stream))
+    check(
+        C.kvc_canary_check_plan(
+            plan, group, t(mapping, "mapping"), t(scratch, "scratch", True), ring, stream
+        )
+    )
 
 
 def write(
@@ -133,8 +136,11 @@ def void(group: int, slots: Array, stream: int) -> None:
 
 def copy(group: int, from_slots: Array, to_slots: Array, scratch: Array, stream: int) -> None:
     t = _Tensors(stream)
-    check(C.kvc_canary_copy(group, t(from_slots, "from"), t(to_slots, "to"),
-                            t(scratch, "scratch", True), stream))
+    check(
+        C.kvc_canary_copy(
+            group, t(from_slots, "from"), t(to_slots, "to"), t(scratch, "scratch", True), stream
+        )
+    )
 
 
 def fingerprint(out: int, group: int, slots: Array, stream: int) -> None:

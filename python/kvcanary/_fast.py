@@ -1,27 +1,83 @@
 """Which way a call takes: tvm-ffi where it is installed and the arrays are torch's, else ctypes."""
 
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from . import _calls
-from ._tensor import Array, current_stream
+from ._lib import TVM_FFI_READY, library_path
 
-__all__ = ["calls", "stream_of", "to_host"]
+__all__ = ["call", "quick"]
+
+_NAMES = (
+    "rope_pool_fused",
+    "scatter_req_token_ids",
+    "plan",
+    "check_plan",
+    "write",
+    "verify",
+    "void",
+    "copy",
+    "fingerprint",
+    "scan_finite",
+)
 
 
-def calls(first: Array) -> Any:
-    return _calls
+class _Quick:
+    """tvm-ffi's side of the library, loaded at the first torch tensor."""
+
+    __slots__ = ("functions", "rope_pool_fused", "tensor_type")
+
+    def __init__(self) -> None:
+        #: torch.Tensor, once one was seen; subclasses go over ctypes.
+        self.tensor_type: type | None = None
+        self.functions: dict[str, Callable[..., Any]] = {}
+        #: The one that is called for every layer of every step; None = over ctypes.
+        self.rope_pool_fused: Callable[..., Any] | None = None
+
+    def load(self) -> None:
+        self.tensor_type = sys.modules["torch"].Tensor
+        if not TVM_FFI_READY or not self._cheap():
+            return
+        try:
+            tvm_ffi = importlib.import_module("tvm_ffi")
+            module = tvm_ffi.load_module(library_path())
+            found = {name: module.get_function(name) for name in _NAMES}
+        except Exception:  # a build without these entry points
+            return
+        for function in found.values():
+            function.release_gil = True
+        self.functions = found
+        self.rope_pool_fused = found["rope_pool_fused"]
+
+    def _cheap(self) -> bool:
+        """Can tvm-ffi look into torch's tensors without compiling something first?"""
+        return (
+            hasattr(self.tensor_type, "__dlpack_c_exchange_api__")  # torch 2.10 and later
+            or importlib.util.find_spec("torch_c_dlpack_ext") is not None
+            or os.environ.get("KVCANARY_BINDING") == "tvm-ffi"
+        )
 
 
-def stream_of(first: Array, stream: Any) -> int:
-    """A stream as its number: what the caller gave, else the current one of the framework."""
-    if stream is None:
-        return current_stream(first)
-    for attribute in ("cuda_stream", "ptr"):  # torch, CuPy
-        if hasattr(stream, attribute):
-            return int(getattr(stream, attribute))
-    return int(stream)
+quick = _Quick()
 
 
-def to_host(words: Array) -> list[int]:
-    """An int64 array of any framework as Python ints."""
-    return [int(word) for word in words.tolist()]
+def call(name: str, first: object, *arguments: object) -> None:
+    """Call the function `name` of :mod:`kvcanary._calls` by the quickest way that takes it.
+
+    `first` is the array that says which framework is at work. A call that fails over tvm-ffi has
+    written nothing and is made again over ctypes, which says why in the catalogue's words, or
+    succeeds where tvm-ffi alone could not take an argument.
+    """
+    if quick.tensor_type is None and type(first).__module__ == "torch":
+        quick.load()
+    function = quick.functions.get(name)
+    if function is not None and type(first) is quick.tensor_type:
+        try:
+            function(*arguments)
+            return
+        except Exception:
+            pass
+    getattr(_calls, name)(*arguments)

@@ -1,6 +1,7 @@
 """Finds and loads libkvcanary.so, once."""
 
 import ctypes
+import importlib.util
 import os
 from pathlib import Path
 
@@ -17,6 +18,21 @@ def library_path() -> str:
         return named
     own = PACKAGED / "libkvcanary.so"
     return str(own) if own.exists() else "libkvcanary.so.0"
+
+
+def _load_tvm_ffi() -> bool:
+    """Load libtvm_ffi, if it is installed, so that our library finds its functions.
+
+    Only the shared library; the Python module, which imports torch, waits for a torch tensor.
+    """
+    spec = importlib.util.find_spec("tvm_ffi")
+    if os.environ.get("KVCANARY_BINDING") == "ctypes" or spec is None or spec.origin is None:
+        return False
+    try:
+        ctypes.CDLL(str(Path(spec.origin).parent / "lib/libtvm_ffi.so"), ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
 
 
 def _load() -> ctypes.CDLL:
@@ -36,6 +52,9 @@ def string(text: bytes | None) -> str:
     """A C string as Python's."""
     return "" if text is None else text.decode("utf-8", "replace")
 
+
+#: libtvm_ffi is loaded. False too if the environment says KVCANARY_BINDING=ctypes.
+TVM_FFI_READY = _load_tvm_ffi()
 
 #: Every function of the library, with its types. A call releases the GIL.
 C = _load()

@@ -28,5 +28,10 @@ def choose(choices: dict[str, int], value: str | int, name: str) -> int:
     try:
         return choices[value]
     except (KeyError, TypeError):
-        raise fault("option-unknown", Status.E_CONFIG, name=name, value=repr(value),
-                    choices=", ".join(choices)) from None
+        raise fault(
+            "option-unknown",
+            Status.E_CONFIG,
+            name=name,
+            value=repr(value),
+            choices=", ".join(choices),
+        ) from None

@@ -10,6 +10,7 @@ A :class:`View` keeps alive what its pointers point to; hold it as long as C use
 """
 
 import ctypes
+import struct
 from typing import Any
 
 from ._abi import (
@@ -23,8 +24,6 @@ from ._abi import (
     KVC_DEVICE_CPU,
     KVC_DEVICE_CUDA,
     Status,
-    kvc_device,
-    kvc_dtype,
     kvc_tensor,
 )
 from .errors import fault
@@ -62,18 +61,11 @@ _TORCH_DEVICES = {"cpu": KVC_DEVICE_CPU, "cuda": KVC_DEVICE_CUDA}
 _READ_ONLY = 1  # DLPack's DLPACK_FLAG_BITMASK_READ_ONLY
 
 
-class _DLManagedTensor(ctypes.Structure):
-    """DLPack's DLManagedTensor, as far as it is read here."""
-
-    dl_tensor: kvc_tensor
-    _fields_ = [("dl_tensor", kvc_tensor)]
-
-
 class _DLManagedTensorVersioned(ctypes.Structure):
-    """DLPack's DLManagedTensorVersioned."""
+    """DLPack's DLManagedTensorVersioned. The unversioned one begins with its kvc_tensor."""
 
     flags: int
-    dl_tensor: kvc_tensor
+    dl_tensor: Any
     _fields_ = [
         ("major", ctypes.c_uint32),
         ("minor", ctypes.c_uint32),
@@ -93,14 +85,17 @@ _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class View:
-    """A kvc_tensor, its address, and what must live as long as it."""
+    """A kvc_tensor at an address, and what must live as long as it."""
 
-    __slots__ = ("tensor", "address", "_keep")
+    __slots__ = ("_keep", "address")
 
-    def __init__(self, tensor: kvc_tensor, keep: Any) -> None:
-        self.tensor = tensor
-        self.address = ctypes.addressof(tensor)
+    def __init__(self, address: int, keep: Any) -> None:
+        self.address = address
         self._keep = keep
+
+    @property
+    def tensor(self) -> kvc_tensor:
+        return kvc_tensor.from_address(self.address)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -141,27 +136,29 @@ def _int64s(address: int | None, count: int) -> tuple[int, ...]:
     return tuple((ctypes.c_int64 * count).from_address(address))
 
 
+# A kvc_tensor (data, device type and id, ndim, dtype code, bits and lanes, shape, strides, offset)
+# and then the entries of its shape and strides, packed in one go: ctypes takes ten times as long
+# field by field.
+_LAYOUTS = [struct.Struct(f"=QiiiBBHQQQ{2 * ndim}q") for ndim in range(65)]
+_HEAD = ctypes.sizeof(kvc_tensor)
+
+
 def _make(
     data: int,
     device: tuple[int, int],
     dtype: tuple[int, int],
     shape: tuple[int, ...],
-    strides: tuple[int, ...] | None,
+    strides: tuple[int, ...],
     keep: Any,
 ) -> View:
     ndim = len(shape)
-    sizes = (ctypes.c_int64 * (2 * ndim))(*shape, *(strides or ()))
-    at = ctypes.addressof(sizes)
-    tensor = kvc_tensor(
-        data,
-        kvc_device(*device),
-        ndim,
-        kvc_dtype(dtype[0], dtype[1], 1),
-        at,
-        at + 8 * ndim if strides is not None else None,
-        0,
-    )
-    return View(tensor, (sizes, keep))
+    layout = _LAYOUTS[ndim]
+    memory = ctypes.create_string_buffer(layout.size)
+    at = ctypes.addressof(memory) + _HEAD
+    layout.pack_into(
+        memory, 0, data, *device, ndim, *dtype, 1, at, at + 8 * ndim, 0, *shape, *strides
+    )  # fmt: skip
+    return View(at - _HEAD, (memory, keep))
 
 
 def is_torch(array: Array) -> bool:
@@ -169,11 +166,21 @@ def is_torch(array: Array) -> bool:
     return hasattr(array, "data_ptr") and hasattr(array, "is_cuda")
 
 
-def _dtype_of(name: str, dtype: object) -> tuple[int, int]:
-    word = str(dtype).rpartition(".")[2]
+# Element types met so far, by the framework's own object.
+_MET: dict[Any, tuple[int, int]] = {}
+
+
+def _dtype_of(name: str, dtype: Any) -> tuple[int, int]:
+    """(code, bits) of a torch or NumPy element type."""
+    met = _MET.get(dtype)
+    if met is not None:
+        return met
+    native = getattr(dtype, "isnative", True)
+    word = str(dtype).rpartition(".")[2] if native else str(dtype.str)
     found = DTYPES.get(word)
     if found is None:
         raise fault("array-dtype-unknown", Status.E_DTYPE, name=name, dtype=word)
+    _MET[dtype] = found
     return found
 
 
@@ -185,8 +192,14 @@ def _from_torch(array: Array, name: str) -> View:
         strides = array.stride()
     except RuntimeError:  # sparse, or without storage
         raise _no_array(array, name) from None
-    return _make(data, (kind, device.index or 0), _dtype_of(name, array.dtype),
-                 tuple(array.shape), strides, array)
+    return _make(
+        data,
+        (kind, device.index or 0),
+        _dtype_of(name, array.dtype),
+        tuple(array.shape),
+        strides,
+        array,
+    )
 
 
 def _from_numpy(array: Array, name: str, writable: bool) -> View:
@@ -194,16 +207,15 @@ def _from_numpy(array: Array, name: str, writable: bool) -> View:
     data, read_only = interface["data"]
     if writable and read_only:
         raise fault("array-read-only", Status.E_INVALID_ARGUMENT, name=name)
-    dtype = _dtype_of(name, array.dtype.name if array.dtype.isnative else array.dtype.str)
+    dtype = _dtype_of(name, array.dtype)
     itemsize = dtype[1] // 8
-    strides = None
-    if interface["strides"] is not None:
-        for stride in interface["strides"]:
-            if stride % itemsize:
-                raise fault("array-stride-bytes", Status.E_STRIDE, name=name, stride=stride,
-                            bytes=itemsize)
-        strides = tuple(stride // itemsize for stride in interface["strides"])
-    return _make(data, (KVC_DEVICE_CPU, 0), dtype, interface["shape"], strides, array)
+    for stride in array.strides:
+        if stride % itemsize:
+            raise fault(
+                "array-stride-bytes", Status.E_STRIDE, name=name, stride=stride, bytes=itemsize
+            )
+    strides = tuple(stride // itemsize for stride in array.strides)
+    return _make(data, (KVC_DEVICE_CPU, 0), dtype, array.shape, strides, array)
 
 
 def _capsule_of(array: Array, stream: int) -> Any:
@@ -231,10 +243,8 @@ def _from_dlpack(array: Array, name: str, writable: bool, stream: int) -> View:
         managed = _DLManagedTensorVersioned.from_address(address)
         if writable and managed.flags & _READ_ONLY:
             raise fault("array-read-only", Status.E_INVALID_ARGUMENT, name=name)
-        tensor = managed.dl_tensor
-    else:
-        tensor = _DLManagedTensor.from_address(address).dl_tensor
-    return View(tensor, (capsule, array))
+        address += _DLManagedTensorVersioned.dl_tensor.offset
+    return View(address, (capsule, array))
 
 
 def _no_array(array: Array, name: str) -> Exception:
@@ -262,26 +272,36 @@ def flat(
     """
     found = view(array, name, writable=True, stream=stream)
     if found.dtype != dtype:
-        raise fault("canary-tensor-dtype", Status.E_DTYPE, name=name, expected=dtype,
-                    dtype=found.dtype)
+        raise fault(
+            "canary-tensor-dtype", Status.E_DTYPE, name=name, expected=dtype, dtype=found.dtype
+        )
     step, count = 1, 1
     for extent, stride in zip(reversed(found.shape), reversed(found.strides), strict=True):
         count *= extent
         if extent != 1 and stride != step:
-            raise fault("canary-tensor-must-be-contiguous", Status.E_STRIDE, name=name,
-                        stride=stride)
+            raise fault(
+                "canary-tensor-must-be-contiguous", Status.E_STRIDE, name=name, stride=stride
+            )
         step *= extent
     if length is not None and count < length:
-        raise fault("canary-tensor-length", Status.E_LENGTH, name=name, expected=length,
-                    length=count)
+        raise fault(
+            "canary-tensor-length", Status.E_LENGTH, name=name, expected=length, length=count
+        )
     return found
 
 
-def current_stream(array: Array) -> int:
-    """The stream of the framework that `array` belongs to, as a number; 0 on the CPU."""
-    if is_torch(array):
-        if not array.is_cuda:
-            return 0
+def stream_of(array: Array, stream: Any) -> int:
+    """A stream as its number: the caller's, else the current one of the array's framework."""
+    if stream is None:
+        return _current_stream(array)
+    for attribute in ("cuda_stream", "ptr"):  # torch, CuPy
+        if hasattr(stream, attribute):
+            return int(getattr(stream, attribute))
+    return int(stream)
+
+
+def _current_stream(array: Array) -> int:
+    if getattr(array, "is_cuda", False):
         import torch
 
         return int(torch.cuda.current_stream(array.device).cuda_stream)
@@ -292,12 +312,19 @@ def current_stream(array: Array) -> int:
     return 0
 
 
+def to_host(words: Array) -> list[int]:
+    """An int64 array of any framework as Python ints."""
+    return [int(word) for word in words.tolist()]
+
+
 def empty_like(array: Array) -> Array:
     """A new array of the framework, shape, dtype and device of `array`, for the library to fill."""
     return new_array(array, tuple(array.shape), None)
 
 
-def new_array(like: Array, shape: tuple[int, ...], dtype: str | None, *, zero: bool = False) -> Array:
+def new_array(
+    like: Array, shape: tuple[int, ...], dtype: str | None, *, zero: bool = False
+) -> Array:
     """A new writable array of the framework and device of `like`.
 
     Frameworks whose arrays are immutable (JAX, MLX) get NumPy arrays on the CPU, except for results

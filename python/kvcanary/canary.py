@@ -7,10 +7,10 @@ from typing import Any
 
 from . import _abi
 from ._abi import LaunchTag, Reason, Status
-from ._fast import calls, stream_of, to_host
+from ._fast import call
 from ._lib import C, string
 from ._options import COVERAGES, FINGERPRINTS, RULES, STAMPINGS, choose
-from ._tensor import Array, View, flat, new_array, view
+from ._tensor import Array, View, flat, new_array, stream_of, to_host, view
 from .errors import check, fault
 from .report import Report
 from .rope import Stamp
@@ -77,7 +77,7 @@ class Source:
     >>> source = kvcanary.Source(pages, id=0, page_size=16, head_count=2, head_bytes=128)
     """
 
-    __slots__ = ("struct", "_keep")
+    __slots__ = ("_keep", "struct")
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Group:
     32
     """
 
-    __slots__ = ("_c", "_array", "_keep", "address", "records")
+    __slots__ = ("_array", "_c", "_keep", "address", "records")
 
     def __init__(
         self,
@@ -183,10 +183,12 @@ class Group:
     ) -> None:
         seen = view(records, "records", writable=True)
         if len(seen.shape) != 2:
-            raise fault("canary-tensor-must-be-2-d", Status.E_SHAPE, name="records",
-                        shape=seen.shape)
-        owned = None if owners is None else flat(owners, "owners", "int64",
-                                                 length=2 * seen.shape[0])
+            raise fault(
+                "canary-tensor-must-be-2-d", Status.E_SHAPE, name="records", shape=seen.shape
+            )
+        owned = (
+            None if owners is None else flat(owners, "owners", "int64", length=2 * seen.shape[0])
+        )
         self._array = (_abi.kvc_source * max(len(sources), 1))(*(s.struct for s in sources))
         self._c = _abi.kvc_group(
             records=seen.data,
@@ -215,8 +217,11 @@ class Group:
     def stamp(self, k_id: int, v_id: int | None = None) -> Stamp:
         """Where rope_pool_fused adds the shares of one layer; v_id None = the layer has no V."""
         struct = _abi.kvc_stamp()
-        check(C.kvc_group_stamp(ctypes.byref(struct), self.address, k_id,
-                                k_id if v_id is None else v_id))
+        check(
+            C.kvc_group_stamp(
+                ctypes.byref(struct), self.address, k_id, k_id if v_id is None else v_id
+            )
+        )
         return Stamp(struct, self)
 
 
@@ -355,11 +360,14 @@ verify_prev_slot_indices : array
         """New arrays, zero, of the framework and on the device of `like` (None: NumPy)."""
 
         def new(count: int, dtype: str) -> Array:
-            if count < 0:
-                raise fault("plan-capacity-out-of-range", Status.E_CONFIG, **capacities)
             return new_array(like, (count,), dtype, zero=True)
 
         capacities = {"verify_capacity": verify_capacity, "write_req_capacity": write_req_capacity}
+        for name, capacity in capacities.items():
+            if not 0 <= capacity < 2**31:
+                raise fault(
+                    "plan-capacity-out-of-range", Status.E_CONFIG, name=name, capacity=capacity
+                )
         return cls(
             verify_slot_indices=new(verify_capacity, "int64"),
             verify_expected_tokens=new(verify_capacity, "int64"),
@@ -442,8 +450,11 @@ class Violation:
         struct, number = self.struct(), choose(RULES, rules, "rules")
         totals = None
         if violations is not None:
-            totals = ctypes.byref(_abi.kvc_violation_totals(
-                violations=violations, ring_overflow=int(ring_overflow), step=step))
+            totals = ctypes.byref(
+                _abi.kvc_violation_totals(
+                    violations=violations, ring_overflow=int(ring_overflow), step=step
+                )
+            )
         length = C.kvc_violation_text(None, 0, ctypes.byref(struct), number, totals)
         out = ctypes.create_string_buffer(length + 1)
         C.kvc_violation_text(out, length + 1, ctypes.byref(struct), number, totals)
@@ -498,10 +509,12 @@ class Ring:
     def __post_init__(self) -> None:
         rows = flat(self.rows, "violation_ring", "int64")
         if len(rows.shape) != 2:
-            raise fault("canary-tensor-must-be-2-d", Status.E_SHAPE, name="violation_ring",
-                        shape=rows.shape)
-        struct = _abi.kvc_ring(rows=rows.data, capacity=rows.shape[0], columns=rows.shape[1],
-                               device=rows.device)
+            raise fault(
+                "canary-tensor-must-be-2-d", Status.E_SHAPE, name="violation_ring", shape=rows.shape
+            )
+        struct = _abi.kvc_ring(
+            rows=rows.data, capacity=rows.shape[0], columns=rows.shape[1], device=rows.device
+        )
         views = [rows]
         wanted = {
             "consumed": ("int64", 1),
@@ -539,8 +552,11 @@ class Ring:
         room = self._c.capacity if limit is None else limit
         out = (_abi.kvc_violation * max(room, 1))()
         count = ctypes.c_int64()
-        check(C.kvc_ring_poll(self.address, out, room, ctypes.byref(count),
-                              stream_of(self.rows, stream)))
+        check(
+            C.kvc_ring_poll(
+                self.address, out, room, ctypes.byref(count), stream_of(self.rows, stream)
+            )
+        )
         return [Violation.from_struct(out[i]) for i in range(count.value)]
 
     def totals(self) -> Counters:
@@ -583,10 +599,9 @@ def chain_extend(chain: int, tokens: Sequence[int] | Array, first_position: int 
     >>> hex(kvcanary.chain_extend(kvcanary.chain_start(), [11, 22, 33, 44, 55]))
     '0xae76343810f54045'
     """
-    if hasattr(tokens, "__dlpack__") or hasattr(tokens, "__array_interface__"):
-        tokens = tokens.tolist()
-    array = (ctypes.c_int64 * len(tokens))(*tokens)
-    return int(C.kvc_chain_extend(chain & (2**64 - 1), array, first_position, len(tokens)))
+    listed: Sequence[int] = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    array = (ctypes.c_int64 * len(listed))(*listed)
+    return int(C.kvc_chain_extend(chain & (2**64 - 1), array, first_position, len(listed)))
 
 
 def scatter_req_token_ids(
@@ -641,7 +656,7 @@ def scatter_req_token_ids(
     ...                                req_pool_indices=np.array([1]), pool_out=table)[1].tolist()
     [7, 8, 9, 0]
     """
-    calls(pool_out).scatter_req_token_ids(
+    call("scatter_req_token_ids", pool_out,
         flat_in, offsets, req_pool_indices, pool_out, choose(RULES, rules, "rules"),
         int(allow_placeholder), int(narrow), _address(report), stream_of(pool_out, stream),
     )  # fmt: skip
@@ -699,7 +714,7 @@ def plan(
         As kvc_canary_plan(); nothing is written then.
     """
     turn = None if rotation is None else flat(rotation, "rotation", "int64", length=1)
-    calls(req_to_token).plan(
+    call("plan", req_to_token,
         out.address, requests.address, req_to_token, expected_tokens, valid_lens, token_offset,
         window, full_to_swa_index_mapping, exclude, 0 if turn is None else turn.data,
         choose(RULES, rules, "rules"), _address(report), stream_of(req_to_token, stream),
@@ -736,8 +751,16 @@ def check_plan(
     """
     if scratch is None:
         scratch = new_array(group.records, (2, group.record_count), "int64", zero=True)
-    calls(scratch).check_plan(plan.address, group.address, mapping, scratch, _address(ring),
-                              stream_of(scratch, stream))
+    call(
+        "check_plan",
+        scratch,
+        plan.address,
+        group.address,
+        mapping,
+        scratch,
+        _address(ring),
+        stream_of(scratch, stream),
+    )
 
 
 def write(
@@ -791,7 +814,7 @@ def write(
     """
     flag = None if check_steps is None else flat(check_steps, "check_steps", "int32", length=1)
     number = None if step is None else flat(step, "step", "int64", length=1)
-    calls(tokens).write(
+    call("write", tokens,
         group.address, plan.address, _address(requests), tokens, positions, slots,
         expected_tokens, expected_positions, 0 if flag is None else flag.data,
         0 if number is None else number.data, int(launch_tag), scratch, _address(ring),
@@ -835,7 +858,7 @@ def verify(
     KVCanaryError
         As kvc_canary_verify(). Violations are no errors: poll the ring.
     """
-    calls(group.records).verify(
+    call("verify", group.records,
         group.address, plan.address, _address(requests), int(check_bytes), int(check_tokens),
         int(check_finite), choose(RULES, rules, "rules"), valid_prefix, int(launch_tag),
         _address(ring), stream_of(group.records, stream),
@@ -851,7 +874,7 @@ def void(group: Group, slots: Array, *, stream: Any = None) -> None:
     slots : array
         int64 ``[n]``; negative ones are skipped.
     """
-    calls(slots).void(group.address, slots, stream_of(slots, stream))
+    call("void", slots, group.address, slots, stream_of(slots, stream))
 
 
 def copy(
@@ -875,8 +898,15 @@ def copy(
     if scratch is None:
         count = int(from_slots.shape[0]) if len(from_slots.shape) else 0
         scratch = new_array(group.records, (count, 6), "int64")
-    calls(from_slots).copy(group.address, from_slots, to_slots, scratch,
-                           stream_of(from_slots, stream))
+    call(
+        "copy",
+        from_slots,
+        group.address,
+        from_slots,
+        to_slots,
+        scratch,
+        stream_of(from_slots, stream),
+    )
 
 
 def fingerprint(
@@ -902,7 +932,7 @@ def fingerprint(
     if out is None:
         out = new_array(group.records, (count,), "int64")
     target = flat(out, "out", "int64", length=count)
-    calls(slots).fingerprint(target.data, group.address, slots, stream_of(slots, stream))
+    call("fingerprint", slots, target.data, group.address, slots, stream_of(slots, stream))
     return out
 
 
@@ -929,5 +959,5 @@ def scan_finite(group: Group, slots: Array, *, stream: Any = None) -> FiniteScan
     """
     out = new_array(group.records, (6,), "int64", zero=True)
     target = flat(out, "out", "int64", length=6)
-    calls(slots).scan_finite(target.data, group.address, slots, stream_of(slots, stream))
+    call("scan_finite", slots, target.data, group.address, slots, stream_of(slots, stream))
     return FiniteScan(*to_host(out))

@@ -47,7 +47,9 @@ class KVCanaryError(Exception):
     thread-count-out-of-range E_CONFIG
     """
 
-    def __init__(self, message: str, status: int, slug: str, hint: str = "", where: int = -1) -> None:
+    def __init__(
+        self, message: str, status: int, slug: str, hint: str = "", where: int = -1
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.status = Status(status)
@@ -101,8 +103,9 @@ def _build(message: str, status: int, slug: str, hint: str, where: int) -> KVCan
 def last_error() -> KVCanaryError:
     """This thread's last error, copied out of the library."""
     error = C.kvc_last_error().contents
-    return _build(string(error.message), error.status, string(error.slug), string(error.hint),
-                  error.where)
+    return _build(
+        string(error.message), error.status, string(error.slug), string(error.hint), error.where
+    )
 
 
 def check(status: int) -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 from . import _abi
 from ._lib import C, string
@@ -76,7 +77,7 @@ class Explanation:
 
 def _strings(address: int | None) -> tuple[str, ...]:
     found: list[str] = []
-    entries = ctypes.cast(address, ctypes.POINTER(ctypes.c_char_p))
+    entries = ctypes.cast(address or 0, ctypes.POINTER(ctypes.c_char_p))
     while entries[len(found)] is not None:
         found.append(string(entries[len(found)]))
     return tuple(found)
@@ -84,7 +85,7 @@ def _strings(address: int | None) -> tuple[str, ...]:
 
 def _explanation(entry: _abi.kvc_catalog_entry) -> Explanation:
     lists = ("solutions", "prevention_tips", "tags")
-    values = {}
+    values: dict[str, Any] = {}
     for name in Explanation.__slots__:
         value = getattr(entry, name)
         values[name] = _strings(value) if name in lists else string(value)

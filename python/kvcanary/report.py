@@ -4,8 +4,7 @@ import ctypes
 
 from . import _abi
 from ._abi import ReportReason
-from ._fast import to_host
-from ._tensor import Array, flat, new_array
+from ._tensor import Array, flat, new_array, to_host
 
 __all__ = ["Report"]
 
@@ -31,7 +30,7 @@ class Report:
     0
     """
 
-    __slots__ = ("words", "_view", "address")
+    __slots__ = ("_view", "address", "words")
 
     def __init__(self, like: Array | None = None) -> None:
         #: int64 ``[35]``, the memory of the C struct.

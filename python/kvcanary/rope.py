@@ -5,10 +5,10 @@ from functools import lru_cache
 from typing import Any
 
 from . import _abi
-from ._fast import calls, stream_of
+from ._fast import call, quick
 from ._lib import C
 from ._options import SCALINGS, STYLES, choose
-from ._tensor import Array, View, empty_like, view
+from ._tensor import Array, View, empty_like, stream_of, view
 from .errors import check
 from .report import Report
 
@@ -26,7 +26,7 @@ class Rope:
         What cosines and sines are multiplied with.
     """
 
-    __slots__ = ("_c", "address", "_table")
+    __slots__ = ("_c", "_table", "address")
 
     def __init__(self, struct: _abi.kvc_rope, table: View | None) -> None:
         self._c = struct
@@ -48,7 +48,7 @@ class Rope:
         return list(self._c.inv_freq[: self.rotary_dim // 2])
 
     def __repr__(self) -> str:
-        style = [name for name, value in STYLES.items() if value == self._c.style][0]
+        style = next(name for name, value in STYLES.items() if value == self._c.style)
         return f"Rope(rotary_dim={self.rotary_dim}, style={style!r})"
 
 
@@ -151,7 +151,7 @@ class Stamp:
     Made by :meth:`Group.stamp` and :meth:`Guard.stamp`.
     """
 
-    __slots__ = ("_c", "address", "_keep")
+    __slots__ = ("_c", "_keep", "address")
 
     def __init__(self, struct: _abi.kvc_stamp, keep: Any) -> None:
         self._c = struct
@@ -261,12 +261,25 @@ def rope_pool_fused(
         q_out = empty_like(q)
     if k_out is None:
         k_out = empty_like(k)
-    calls(q).rope_pool_fused(
-        q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, address,
-        head_dim, num_qo_heads, num_kv_heads, n_valid, rotary_offset, q_rotary_offset,
-        reserved_slot, check_duplicates, check_finite, k_scale, v_scale, scratch,
-        0 if stamp is None else stamp.address, 0 if report is None else report.address,
-        stream_of(q, stream),
+    stamped = 0 if stamp is None else stamp.address
+    reported = 0 if report is None else report.address
+    if type(q) is quick.tensor_type and quick.rope_pool_fused is not None:
+        try:  # as in call(), without its detours: this one runs for every layer of every step
+            quick.rope_pool_fused(
+                q, k, v, positions, slots, k_pool, v_pool,
+                True if q_out is q else q_out, True if k_out is k else k_out,
+                address, head_dim, num_qo_heads, num_kv_heads, n_valid, rotary_offset,
+                q_rotary_offset, reserved_slot, check_duplicates, check_finite, k_scale, v_scale,
+                scratch, stamped, reported, stream,
+            )  # fmt: skip
+            return q_out, k_out, k_pool, v_pool
+        except Exception:
+            pass
+    call(
+        "rope_pool_fused", q,
+        q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, address, head_dim, num_qo_heads,
+        num_kv_heads, n_valid, rotary_offset, q_rotary_offset, reserved_slot, check_duplicates,
+        check_finite, k_scale, v_scale, scratch, stamped, reported, stream_of(q, stream),
     )  # fmt: skip
     return q_out, k_out, k_pool, v_pool
 

@@ -1,10 +1,9 @@
 """Nothing here touches a network or a file of the user's. Which library is tested says
 KVCANARY_LIBRARY, or the installed wheel."""
 
+import kvcanary
 import numpy as np
 import pytest
-
-import kvcanary
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,10 @@
 
 import pickle
 
+import kvcanary
 import numpy as np
 import pytest
-
-import kvcanary
-from kvcanary import KVCanaryError, Status
-from kvcanary import _abi
+from kvcanary import KVCanaryError, Status, _abi
 from kvcanary._lib import C
 
 
@@ -59,7 +57,9 @@ def test_every_python_entry_is_here():
 
 def call(**changes):
     names = fixture()
-    arguments = {n: names[n] for n in "q k v positions slots k_pool v_pool".split()} | changes
+    arguments = {
+        n: names[n] for n in ["q", "k", "v", "positions", "slots", "k_pool", "v_pool"]
+    } | changes
     return kvcanary.rope_pool_fused(**arguments)
 
 
@@ -97,14 +97,19 @@ def test_an_error_survives_pickling():
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (copy.slug, copy.where, copy.hint, str(copy)) == (
-        error.slug, error.where, error.hint, str(error))
+        error.slug,
+        error.where,
+        error.hint,
+        str(error),
+    )
 
 
 def test_every_class_of_the_catalogue_has_an_exception():
     from kvcanary import errors
 
     assert {e.error_class for e in entries() if e.kind in ("error", "python")} <= set(
-        errors._CLASSES)
+        errors._CLASSES
+    )
 
 
 def test_every_status_has_its_name():

@@ -1,0 +1,370 @@
+/*
+ * The operations over tensors as entry points of apache-tvm-ffi's C ABI, in the shared library alone.
+ * torch tensors come in without a Python object being looked at, streams are those of the caller's
+ * framework. python/kvcanary/_calls.py has the same functions with the same arguments in the same
+ * order, over ctypes.
+ *
+ * A tensor argument is a DLTensor, whose layout kvc_tensor has, or None; q_out and k_out may be True,
+ * meaning in place. Structs come as their
+ * addresses (an int or an opaque pointer; None = NULL). The last argument of each is the CUDA stream:
+ * an address, or None for the current one. A failure raises the catalogue's class and message;
+ * kvc_last_error() has the rest.
+ *
+ * libtvm_ffi is not linked: its two functions are weak, and whoever calls an entry point has loaded
+ * it. This file is left out of a build that does not find the headers.
+ */
+#include "kvcanary.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <tvm/ffi/c_api.h>
+#include <tvm/ffi/extra/c_env_api.h>
+
+#pragma weak TVMFFIErrorSetRaisedFromCStr
+#pragma weak TVMFFIEnvGetStream
+
+_Static_assert(sizeof(kvc_tensor) == sizeof(DLTensor), "a DLTensor is passed on as a kvc_tensor");
+
+#define FFI_ENTRY(name)                                                                            \
+	KVC_API int __tvm_ffi_##name(                                                              \
+	        void *self, const TVMFFIAny *args, int32_t num_args, TVMFFIAny *result);           \
+	int __tvm_ffi_##name(void *self, const TVMFFIAny *args, int32_t num_args, TVMFFIAny *result)
+
+/* The arguments of one call, read from the first to the last. */
+struct reader {
+	const char *function;
+	const TVMFFIAny *args;
+	int32_t count;
+	int32_t next;
+	int failed; /* an error is raised; further reads give zeros */
+	kvc_device device;
+};
+
+static int raise_error(const char *kind, const char *message)
+{
+	if (TVMFFIErrorSetRaisedFromCStr)
+		TVMFFIErrorSetRaisedFromCStr(kind, message);
+	return -1;
+}
+
+static struct reader reader_over(
+        const char *function, const TVMFFIAny *args, int32_t count, int32_t expected)
+{
+	struct reader r = { function, args, count, 0, 0, KVC_HOST };
+	char message[128];
+
+	if (count != expected) {
+		snprintf(message, sizeof(message), "%s takes %d arguments, got %d", function,
+		        (int)expected, (int)count);
+		raise_error("TypeError", message);
+		r.failed = 1;
+	}
+	return r;
+}
+
+static void wrong_type(struct reader *r, const char *expected)
+{
+	char message[128];
+
+	snprintf(message, sizeof(message), "%s: argument %d must be %s", r->function,
+	        (int)r->next - 1, expected);
+	raise_error("TypeError", message);
+	r->failed = 1;
+}
+
+/* The next argument; NULL after a failure. */
+static const TVMFFIAny *next_argument(struct reader *r)
+{
+	return r->failed ? NULL : &r->args[r->next++];
+}
+
+static const kvc_tensor *tensor_argument(struct reader *r)
+{
+	const TVMFFIAny *arg = next_argument(r);
+	const kvc_tensor *tensor = NULL;
+
+	if (!arg || arg->type_index == kTVMFFINone)
+		return NULL;
+	if (arg->type_index == kTVMFFIDLTensorPtr)
+		tensor = (const kvc_tensor *)arg->v_ptr;
+	else if (arg->type_index == kTVMFFITensor) /* the DLTensor follows the object's header */
+		tensor = (const kvc_tensor *)(const void *)((const char *)arg->v_obj +
+		                                            sizeof(TVMFFIObject));
+	else
+		wrong_type(r, "a tensor or None");
+	if (tensor && tensor->device.device_type == KVC_DEVICE_CUDA)
+		r->device = tensor->device;
+	return tensor;
+}
+
+/* An output that may also be True: 'input' itself, in place. */
+static const kvc_tensor *output_argument(struct reader *r, const kvc_tensor *input)
+{
+	if (!r->failed && r->args[r->next].type_index == kTVMFFIBool) {
+		r->next++;
+		return input;
+	}
+	return tensor_argument(r);
+}
+
+static int64_t int_argument(struct reader *r)
+{
+	const TVMFFIAny *arg = next_argument(r);
+
+	if (!arg)
+		return 0;
+	if (arg->type_index != kTVMFFIInt && arg->type_index != kTVMFFIBool)
+		wrong_type(r, "an int");
+	return arg->v_int64;
+}
+
+static double float_argument(struct reader *r)
+{
+	const TVMFFIAny *arg = next_argument(r);
+
+	if (!arg)
+		return 0;
+	if (arg->type_index == kTVMFFIInt)
+		return (double)arg->v_int64;
+	if (arg->type_index != kTVMFFIFloat)
+		wrong_type(r, "a float");
+	return arg->v_float64;
+}
+
+static void *pointer_argument(struct reader *r)
+{
+	const TVMFFIAny *arg = next_argument(r);
+
+	if (!arg || arg->type_index == kTVMFFINone)
+		return NULL;
+	if (arg->type_index != kTVMFFIInt && arg->type_index != kTVMFFIOpaquePtr)
+		wrong_type(r, "an address or None");
+	return arg->v_ptr;
+}
+
+static void *stream_argument(struct reader *r)
+{
+	if (!r->failed && r->args[r->next].type_index == kTVMFFINone) {
+		r->next++;
+		if (r->device.device_type != KVC_DEVICE_CUDA || !TVMFFIEnvGetStream)
+			return NULL;
+		return TVMFFIEnvGetStream(r->device.device_type, r->device.device_id);
+	}
+	return pointer_argument(r);
+}
+
+/* What an entry point returns. */
+static int finish(kvc_status status)
+{
+	const kvc_error *error = kvc_last_error();
+	const kvc_catalog_entry *entry;
+
+	if (status == KVC_OK)
+		return 0;
+	entry = kvc_catalog_find(error->slug);
+	return raise_error(entry ? entry->error_class : "RuntimeError", error->message);
+}
+
+/* Opens an entry point: READ's arguments follow in the order of the function's. */
+#define FFI_READ(name, expected)                                                                   \
+	struct reader r = reader_over(name, args, num_args, expected);                             \
+	(void)self;                                                                                \
+	result->type_index = kTVMFFINone;                                                          \
+	result->v_int64 = 0
+
+FFI_ENTRY(rope_pool_fused)
+{
+	kvc_rope_pool_args a = KVC_ROPE_POOL_ARGS_INIT;
+	void *stream;
+	FFI_READ("rope_pool_fused", 25);
+
+	a.q = tensor_argument(&r);
+	a.k = tensor_argument(&r);
+	a.v = tensor_argument(&r);
+	a.positions = tensor_argument(&r);
+	a.slots = tensor_argument(&r);
+	a.k_pool = tensor_argument(&r);
+	a.v_pool = tensor_argument(&r);
+	a.q_out = output_argument(&r, a.q);
+	a.k_out = output_argument(&r, a.k);
+	a.rope = (const kvc_rope *)pointer_argument(&r);
+	a.head_dim = int_argument(&r);
+	a.num_qo_heads = int_argument(&r);
+	a.num_kv_heads = int_argument(&r);
+	a.n_valid = int_argument(&r);
+	a.rotary_offset = int_argument(&r);
+	a.q_rotary_offset = int_argument(&r);
+	a.reserved_slot = int_argument(&r);
+	a.check_duplicates = int_argument(&r) != 0;
+	a.check_finite = int_argument(&r) != 0;
+	a.k_scale = (float)float_argument(&r);
+	a.v_scale = (float)float_argument(&r);
+	a.scratch = tensor_argument(&r);
+	a.stamp = (const kvc_stamp *)pointer_argument(&r);
+	a.report = (kvc_report *)pointer_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_rope_pool_fused(&a, stream));
+}
+
+FFI_ENTRY(scatter_req_token_ids)
+{
+	kvc_scatter_args a = KVC_SCATTER_ARGS_INIT;
+	void *stream;
+	FFI_READ("scatter_req_token_ids", 9);
+
+	a.flat_in = tensor_argument(&r);
+	a.offsets = tensor_argument(&r);
+	a.req_pool_indices = tensor_argument(&r);
+	a.pool_out = tensor_argument(&r);
+	a.rules = (int32_t)int_argument(&r);
+	a.allow_placeholder = int_argument(&r) != 0;
+	a.narrow = int_argument(&r) != 0;
+	a.report = (kvc_report *)pointer_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_scatter_req_token_ids(&a, stream));
+}
+
+FFI_ENTRY(plan)
+{
+	kvc_plan_args a = KVC_PLAN_ARGS_INIT;
+	kvc_plan *out;
+	void *stream;
+	FFI_READ("plan", 13);
+
+	out = (kvc_plan *)pointer_argument(&r);
+	a.requests = (const kvc_requests *)pointer_argument(&r);
+	a.req_to_token = tensor_argument(&r);
+	a.expected_tokens = tensor_argument(&r);
+	a.valid_lens = tensor_argument(&r);
+	a.token_offset = int_argument(&r);
+	a.window = int_argument(&r);
+	a.full_to_swa_index_mapping = tensor_argument(&r);
+	a.exclude = tensor_argument(&r);
+	a.rotation = (int64_t *)pointer_argument(&r);
+	a.rules = (int32_t)int_argument(&r);
+	a.report = (kvc_report *)pointer_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_canary_plan(out, &a, stream));
+}
+
+FFI_ENTRY(check_plan)
+{
+	const kvc_plan *plan;
+	const kvc_group *group;
+	const kvc_tensor *mapping, *scratch;
+	const kvc_ring *ring;
+	void *stream;
+	FFI_READ("check_plan", 6);
+
+	plan = (const kvc_plan *)pointer_argument(&r);
+	group = (const kvc_group *)pointer_argument(&r);
+	mapping = tensor_argument(&r);
+	scratch = tensor_argument(&r);
+	ring = (const kvc_ring *)pointer_argument(&r);
+	stream = stream_argument(&r);
+	if (r.failed)
+		return -1;
+	return finish(kvc_canary_check_plan(plan, group, mapping, scratch, ring, stream));
+}
+
+FFI_ENTRY(write)
+{
+	kvc_write_args a = KVC_WRITE_ARGS_INIT;
+	void *stream;
+	FFI_READ("write", 15);
+
+	a.group = (const kvc_group *)pointer_argument(&r);
+	a.plan = (const kvc_plan *)pointer_argument(&r);
+	a.requests = (const kvc_requests *)pointer_argument(&r);
+	a.tokens = tensor_argument(&r);
+	a.positions = tensor_argument(&r);
+	a.slots = tensor_argument(&r);
+	a.expected_tokens = tensor_argument(&r);
+	a.expected_positions = tensor_argument(&r);
+	a.check_steps = (const int32_t *)pointer_argument(&r);
+	a.step = (const int64_t *)pointer_argument(&r);
+	a.launch_tag = int_argument(&r);
+	a.scratch = tensor_argument(&r);
+	a.ring = (const kvc_ring *)pointer_argument(&r);
+	a.rules = (int32_t)int_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_canary_write(&a, stream));
+}
+
+FFI_ENTRY(verify)
+{
+	kvc_verify_args a = KVC_VERIFY_ARGS_INIT;
+	void *stream;
+	FFI_READ("verify", 11);
+
+	a.group = (const kvc_group *)pointer_argument(&r);
+	a.plan = (const kvc_plan *)pointer_argument(&r);
+	a.requests = (const kvc_requests *)pointer_argument(&r);
+	a.check_bytes = int_argument(&r) != 0;
+	a.check_tokens = int_argument(&r) != 0;
+	a.check_finite = int_argument(&r) != 0;
+	a.rules = (int32_t)int_argument(&r);
+	a.valid_prefix = tensor_argument(&r);
+	a.launch_tag = int_argument(&r);
+	a.ring = (const kvc_ring *)pointer_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_canary_verify(&a, stream));
+}
+
+FFI_ENTRY(void)
+{
+	const kvc_group *group;
+	const kvc_tensor *slots;
+	void *stream;
+	FFI_READ("void", 3);
+
+	group = (const kvc_group *)pointer_argument(&r);
+	slots = tensor_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_canary_void(group, slots, stream));
+}
+
+FFI_ENTRY(copy)
+{
+	const kvc_group *group;
+	const kvc_tensor *from, *to, *scratch;
+	void *stream;
+	FFI_READ("copy", 5);
+
+	group = (const kvc_group *)pointer_argument(&r);
+	from = tensor_argument(&r);
+	to = tensor_argument(&r);
+	scratch = tensor_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_canary_copy(group, from, to, scratch, stream));
+}
+
+FFI_ENTRY(fingerprint)
+{
+	uint64_t *out;
+	const kvc_group *group;
+	const kvc_tensor *slots;
+	void *stream;
+	FFI_READ("fingerprint", 4);
+
+	out = (uint64_t *)pointer_argument(&r);
+	group = (const kvc_group *)pointer_argument(&r);
+	slots = tensor_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_fingerprint(out, group, slots, stream));
+}
+
+FFI_ENTRY(scan_finite)
+{
+	kvc_finite_scan *out;
+	const kvc_group *group;
+	const kvc_tensor *slots;
+	void *stream;
+	FFI_READ("scan_finite", 4);
+
+	out = (kvc_finite_scan *)pointer_argument(&r);
+	group = (const kvc_group *)pointer_argument(&r);
+	slots = tensor_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_canary_scan_finite(out, group, slots, stream));
+}
