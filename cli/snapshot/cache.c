@@ -98,7 +98,7 @@ uint64_t saved_offset(const struct saved_tensor *tensor, int64_t row, int64_t he
 	uint64_t offset = plane->offset;
 
 	if (tensor->pages) {
-		offset = tensor->pages[row / tensor->page_rows].offset;
+		offset += tensor->pages[row / tensor->page_rows].offset;
 		row %= tensor->page_rows;
 	}
 	return offset + (uint64_t)row * plane->row_stride + (uint64_t)head * plane->head_stride +
@@ -306,7 +306,7 @@ int saved_read_bytes(const struct saved_tensor *tensor, int64_t first, int64_t c
 		int64_t row = first % tensor->page_rows, rows = tensor->page_rows - row;
 		rows = rows < count ? rows : count;
 		plane.file = page->file;
-		plane.offset = page->offset;
+		plane.offset += page->offset;
 		if (read_plane(tensor, &plane, row, rows, unit, units, out, error))
 			return -1;
 		out = (unsigned char *)out + (size_t)rows * row_bytes;

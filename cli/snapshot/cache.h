@@ -69,8 +69,9 @@ struct saved_tensor {
 	int64_t dim;         /* elements of a head */
 	uint32_t element_bits; /* of one element; blocks: see type */
 	struct saved_plane plane;
-	/* Rows in pages that lie apart (raw pages): row r is in page r / page_rows, whose planes begin
-	 * at pages[p].offset in pages[p].file instead; NULL where rows lie in one piece. */
+	/* Rows in pages that lie apart (raw pages), shared by all tensors of a part: row r is row
+	 * r % page_rows of page r / page_rows, which begins at pages[p].offset in pages[p].file; the
+	 * plane's offset counts from there. NULL where rows lie in one piece. */
 	const struct saved_plane *pages;
 	int64_t page_rows;
 	/* SAVED_AFFINE only. */

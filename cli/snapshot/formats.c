@@ -13,6 +13,8 @@
 
 /* In the order of detection: those that are sure first. */
 static const struct saved_format formats[] = {
+	{ "pages", "raw pages that a manifest describes: HiCache, vLLM, LMCache, one's own",
+	        read_raw_detect, read_raw_open },
 	{ "llamacpp-seq", "llama.cpp, one sequence (llama_state_seq_save_file, server slots)",
 	        llamacpp_seq_detect, llamacpp_open },
 	{ "llamacpp-ctx", "llama.cpp, a whole context (llama_state_save_file, --prompt-cache)",
@@ -29,6 +31,10 @@ static const struct saved_format formats[] = {
 	        schema_vllm_detect_directory, read_safetensors_open },
 	{ "pickle", "torch.save and the like: refused, since a pickle is a program",
 	        read_pickle_detect, read_pickle_open },
+	{ "hicache", "a directory of SGLang's HiCache, without manifest: names and sizes",
+	        read_hicache_detect, read_page_folder_open },
+	{ "vllm-fs", "a directory of vLLM's fs tier, without manifest: names and sizes",
+	        read_vllm_fs_detect, read_page_folder_open },
 	{ NULL, NULL, NULL, NULL },
 };
 

@@ -84,6 +84,13 @@ bool read_safetensors_detect_none(const struct saved_probe *probe);
 bool schema_vllm_detect_directory(const struct saved_probe *probe);
 int read_safetensors_open(struct saved_cache *cache, struct saved_file *file,
         const struct saved_options *options, struct saved_error *error);
+bool read_raw_detect(const struct saved_probe *probe);
+int read_raw_open(struct saved_cache *cache, struct saved_file *file,
+        const struct saved_options *options, struct saved_error *error);
+bool read_hicache_detect(const struct saved_probe *probe);
+bool read_vllm_fs_detect(const struct saved_probe *probe);
+int read_page_folder_open(struct saved_cache *cache, struct saved_file *file,
+        const struct saved_options *options, struct saved_error *error);
 bool read_pickle_detect(const struct saved_probe *probe);
 int read_pickle_open(struct saved_cache *cache, struct saved_file *file,
         const struct saved_options *options, struct saved_error *error);

@@ -1,0 +1,283 @@
+/*
+ * Directories of raw pages without a manifest: what names and sizes tell, and nothing about rows.
+ *
+ *	SGLang HiCache, file backend    <key>[.<component>]_<model>[_<rank>_<size>].bin, one page each
+ *	vLLM offloading, "fs" tier      <hhh>/<hh>_g<group>/<hash>.bin, beside or below a config.json
+ *
+ * The files of a group have one size, since each is exactly one page or block; a hash begins with
+ * the names of its directories; a temporary file is a write that did not end.
+ */
+#include "snapshot/reader.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define SUFFIX ".bin"
+#define KEY_LEAST 16 /* hexadecimal digits of a page's key */
+#define GROUPS_MAX 64
+
+/* What belongs together and has one size. */
+struct folder_group {
+	char name[192]; /* what follows the key in HiCache; "g0" of vLLM */
+	uint64_t files;
+	uint64_t page_bytes; /* of the first file */
+	uint64_t odd_files;  /* of another size */
+	uint64_t empty_files;
+	char odd_name[160];
+};
+
+struct folder_scan {
+	struct saved_cache *cache;
+	int group_count;
+	uint64_t ungrouped; /* more groups than are counted */
+	struct folder_group groups[GROUPS_MAX];
+	uint64_t leftovers, misplaced;
+	char misplaced_name[160];
+};
+
+/* ---- names ---- */
+
+static size_t hex_digits(const char *text)
+{
+	size_t count = 0;
+
+	while (isdigit((unsigned char)text[count]) || (text[count] >= 'a' && text[count] <= 'f'))
+		count++;
+	return count;
+}
+
+static bool has_suffix(const char *name, const char *suffix)
+{
+	size_t bytes = strlen(name), suffix_bytes = strlen(suffix);
+
+	return bytes > suffix_bytes && strcmp(name + bytes - suffix_bytes, suffix) == 0;
+}
+
+/* "<key>_<model>.bin" or "<key>.<component>_<model>.bin". */
+static bool is_hicache_page(const char *name)
+{
+	size_t digits = hex_digits(name);
+
+	return digits >= KEY_LEAST && (name[digits] == '_' || name[digits] == '.') &&
+	       has_suffix(name, SUFFIX) && strlen(name) > digits + sizeof(SUFFIX);
+}
+
+/* "3fa" of "<hhh>"; "1b_g0" of "<hh>_g<group>". */
+static bool is_shard(const char *name)
+{
+	return hex_digits(name) == 3 && name[3] == '\0';
+}
+
+static bool is_group_folder(const char *name)
+{
+	return hex_digits(name) == 2 && strncmp(name + 2, "_g", 2) == 0 &&
+	       isdigit((unsigned char)name[4]);
+}
+
+/* ---- counting ---- */
+
+static struct folder_group *group_named(struct folder_scan *scan, const char *name)
+{
+	for (int i = 0; i < scan->group_count; i++)
+		if (strcmp(scan->groups[i].name, name) == 0)
+			return &scan->groups[i];
+	if (scan->group_count == GROUPS_MAX)
+		return NULL;
+	snprintf(scan->groups[scan->group_count].name, sizeof(scan->groups[0].name), "%s", name);
+	return &scan->groups[scan->group_count++];
+}
+
+static void count_page(
+        struct folder_scan *scan, const char *group_name, const char *name, uint64_t bytes)
+{
+	char short_name[sizeof(scan->groups[0].name)];
+	struct folder_group *group;
+
+	snprintf(short_name, sizeof(short_name), "%.150s", group_name);
+	group = group_named(scan, short_name);
+	scan->cache->file_bytes += bytes;
+	if (!group) {
+		scan->ungrouped++;
+		return;
+	}
+	if (group->files++ == 0)
+		group->page_bytes = bytes;
+	group->empty_files += bytes == 0;
+	if (bytes == group->page_bytes)
+		return;
+	if (group->odd_files++ == 0)
+		snprintf(group->odd_name, sizeof(group->odd_name), "%.159s", name);
+}
+
+/* Every name of a directory to a function, with its size; false if it cannot be read. */
+static bool for_each_entry(struct folder_scan *scan, const char *path, const char *context,
+        void (*visit)(struct folder_scan *, const char *path, const char *context, const char *name,
+                const struct stat *status))
+{
+	DIR *folder = opendir(path);
+
+	if (!folder)
+		return false;
+	for (struct dirent *entry; (entry = readdir(folder));) {
+		struct stat status;
+		if (entry->d_name[0] != '.' &&
+		        fstatat(dirfd(folder), entry->d_name, &status, 0) == 0)
+			visit(scan, path, context, entry->d_name, &status);
+	}
+	closedir(folder);
+	return true;
+}
+
+/* ---- HiCache ---- */
+
+static void visit_hicache(struct folder_scan *scan, const char *path, const char *context,
+        const char *name, const struct stat *status)
+{
+	(void)path;
+	(void)context;
+	if (!S_ISREG(status->st_mode))
+		return;
+	if (strstr(name, ".tmp.") || has_suffix(name, ".tmp"))
+		scan->leftovers++;
+	else if (is_hicache_page(name))
+		count_page(scan, name + hex_digits(name), name, (uint64_t)status->st_size);
+}
+
+/* ---- vLLM's fs tier ---- */
+
+/* <hash>.bin in <hhh>/<hh>_g<group>; the hash begins with both. */
+static void visit_blocks(struct folder_scan *scan, const char *path, const char *context,
+        const char *name, const struct stat *status)
+{
+	const char *folder = strrchr(path, '/') + 1;
+
+	if (!S_ISREG(status->st_mode))
+		return;
+	if (strstr(name, ".tmp")) {
+		scan->leftovers++;
+		return;
+	}
+	if (!has_suffix(name, SUFFIX))
+		return;
+	if ((strncmp(name, context, 3) != 0 || strncmp(name + 3, folder, 2) != 0) &&
+	        scan->misplaced++ == 0)
+		snprintf(scan->misplaced_name, sizeof(scan->misplaced_name), "%.8s/%.16s/%.120s",
+		        context, folder, name);
+	count_page(scan, folder + 3, name, (uint64_t)status->st_size);
+}
+
+static void visit_group_folders(struct folder_scan *scan, const char *path, const char *context,
+        const char *name, const struct stat *status)
+{
+	char below[3072];
+
+	(void)context;
+	if (!S_ISDIR(status->st_mode) || !is_group_folder(name))
+		return;
+	snprintf(below, sizeof(below), "%.2700s/%.64s", path, name);
+	for_each_entry(scan, below, strrchr(path, '/') + 1, visit_blocks);
+}
+
+static void visit_shards(struct folder_scan *scan, const char *path, const char *context,
+        const char *name, const struct stat *status)
+{
+	char below[3072];
+
+	(void)context;
+	if (!S_ISDIR(status->st_mode) || !is_shard(name))
+		return;
+	snprintf(below, sizeof(below), "%.2700s/%s", path, name);
+	for_each_entry(scan, below, "", visit_group_folders);
+}
+
+/* ---- detection ---- */
+
+static bool holds_name(const char *path, bool (*is_it)(const char *name))
+{
+	DIR *folder = opendir(path);
+	bool found = false;
+
+	for (struct dirent *entry; folder && !found && (entry = readdir(folder));)
+		found = is_it(entry->d_name);
+	if (folder)
+		closedir(folder);
+	return found;
+}
+
+bool read_hicache_detect(const struct saved_probe *probe)
+{
+	return !probe->file && holds_name(probe->path, is_hicache_page);
+}
+
+bool read_vllm_fs_detect(const struct saved_probe *probe)
+{
+	return !probe->file && holds_name(probe->path, is_shard);
+}
+
+/* ---- saying it ---- */
+
+static void note_group(struct folder_scan *scan, const struct folder_group *group)
+{
+	saved_add_note(scan->cache, "pages", -1, false,
+	        "%" PRIu64 " pages of %" PRIu64 " bytes: %s", group->files, group->page_bytes,
+	        group->name);
+	if (group->odd_files)
+		saved_add_note(scan->cache, "page_size", -1, true,
+		        "%" PRIu64 " of %" PRIu64 " pages have another size, such as %.120s",
+		        group->odd_files, group->files, group->odd_name);
+	else if (group->empty_files)
+		saved_add_note(scan->cache, "page_size", -1, true, "pages without a byte: %s",
+		        group->name);
+}
+
+static void note_folder(struct folder_scan *scan)
+{
+	saved_add_note(scan->cache, "no_manifest", -1, false,
+	        "dtype, heads, layers and layout are not in the files: --manifest tells them");
+	for (int i = 0; i < scan->group_count; i++)
+		note_group(scan, &scan->groups[i]);
+	if (scan->ungrouped)
+		saved_add_note(scan->cache, "pages", -1, false,
+		        "%" PRIu64 " pages of further groups were not looked at", scan->ungrouped);
+	if (scan->leftovers)
+		saved_add_note(scan->cache, "leftover", -1, false,
+		        "%" PRIu64 " temporary files: writes that did not end", scan->leftovers);
+	if (scan->misplaced)
+		saved_add_note(scan->cache, "misplaced", -1, true,
+		        "%" PRIu64 " files lie in a directory that is not their hash's, such as %s",
+		        scan->misplaced, scan->misplaced_name);
+}
+
+/* Both, by the name of the format. */
+int read_page_folder_open(struct saved_cache *cache, struct saved_file *file,
+        const struct saved_options *options, struct saved_error *error)
+{
+	bool is_hicache = strcmp(cache->format, "hicache") == 0;
+	struct folder_scan *scan;
+	bool good;
+
+	(void)options;
+	if (file)
+		return saved_fail(error, "snapshot-no-manifest", "no_manifest", cache->path, "", -1,
+		        "a page alone");
+	scan = calloc(1, sizeof(*scan));
+	if (!scan)
+		return saved_fail_memory(error, cache->path);
+	scan->cache = cache;
+	good = for_each_entry(scan, cache->path, "", is_hicache ? visit_hicache : visit_shards);
+	if (good) {
+		cache->writer =
+		        is_hicache ? "SGLang HiCache, file backend" : "vLLM offloading, fs tier";
+		snprintf(cache->version, sizeof(cache->version), "pages without manifest");
+		note_folder(scan);
+	}
+	free(scan);
+	return good ? 0
+	            : saved_fail(error, "cli-input-unreadable", "unreadable", cache->path, "", -1,
+	                      "it is no directory that can be read");
+}
