@@ -67,6 +67,8 @@ static int take_text(struct parsing *parsing, const char *field, const char **ou
 
 	if (token == JSON_FAILED)
 		return -1;
+	if (*out)
+		return refuse_manifest(parsing, field, "given twice");
 	if (token != JSON_STRING)
 		return refuse_manifest(parsing, field, "no string");
 	*out = saved_strdup(parsing->cache, parsing->json.text);
@@ -220,11 +222,17 @@ static int take_group_field(struct parsing *parsing, struct raw_group *group)
 
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		if (strcmp(key, numbers[i].name) == 0)
-			return take_number(parsing, numbers[i].name, numbers[i].least,
-			               numbers[i].out == &group->tensors ? 2 : SIZE_MOST,
-			               numbers[i].out)
+			return *numbers[i].out >= 0
+			               ? refuse_manifest(parsing, numbers[i].name, "given twice")
+			       : take_number(parsing, numbers[i].name, numbers[i].least,
+			                 numbers[i].out == &group->tensors ? 2 : SIZE_MOST,
+			                 numbers[i].out)
 			               ? -1
 			               : 1;
+	if ((group->has_axes && strcmp(key, "layout") == 0) ||
+	        (group->has_dtype && strcmp(key, "dtype") == 0) ||
+	        (group->layer_count >= 0 && strcmp(key, "layers") == 0))
+		return refuse_manifest(parsing, key, "given twice");
 	if (strcmp(key, "layout") == 0)
 		return take_layout(parsing, group) ? -1 : 1;
 	if (strcmp(key, "dtype") == 0)
@@ -247,6 +255,8 @@ static int take_groups(struct parsing *parsing)
 	struct raw_manifest *manifest = parsing->manifest;
 	enum json_token token;
 
+	if (manifest->group_count)
+		return refuse_manifest(parsing, "groups", "given twice");
 	if (take_array(parsing, "groups"))
 		return -1;
 	while ((token = json_next(&parsing->json)) == JSON_OBJECT) {
@@ -349,6 +359,8 @@ static int take_rope(struct parsing *parsing)
 	while ((token = json_next(&parsing->json)) == JSON_KEY) {
 		const char *key = parsing->json.text, *style = NULL;
 		int failed = 0;
+		if (rope->base != 0 && strcmp(key, "base") == 0)
+			return refuse_manifest(parsing, "rope.base", "given twice");
 		if (strcmp(key, "base") == 0) {
 			if (json_next(&parsing->json) != JSON_NUMBER)
 				return refuse_manifest(parsing, "rope.base", "no number");
