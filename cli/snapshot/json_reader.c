@@ -38,7 +38,7 @@ void json_stop(struct json_reader *reader)
 
 /* ---- errors ---- */
 
-static enum json_token refuse_kind(
+static enum json_token refuse_token(
         struct json_reader *reader, const char *kind, uint64_t offset, const char *reason)
 {
 	if (reader->expects != JSON_EXPECTS_FAILED)
@@ -50,10 +50,10 @@ static enum json_token refuse_kind(
 
 static enum json_token refuse(struct json_reader *reader, const char *reason)
 {
-	return refuse_kind(reader, "json", reader->next, reason);
+	return refuse_token(reader, "json", reader->next, reason);
 }
 
-static enum json_token refuse_memory(struct json_reader *reader)
+static enum json_token refuse_token_memory(struct json_reader *reader)
 {
 	if (reader->expects != JSON_EXPECTS_FAILED)
 		saved_fail_memory(reader->error, saved_file_path(reader->file));
@@ -114,7 +114,7 @@ static bool put(struct json_reader *reader, int byte)
 		size_t capacity = reader->text_capacity + reader->text_capacity / 2;
 		char *text = realloc(reader->text, capacity);
 		if (!text) {
-			refuse_memory(reader);
+			refuse_token_memory(reader);
 			return false;
 		}
 		reader->text = text;
@@ -192,7 +192,7 @@ static bool read_utf8(struct json_reader *reader, int lead)
 	}
 	return true;
 invalid:
-	refuse_kind(reader, "utf8", offset, "no UTF-8 text");
+	refuse_token(reader, "utf8", offset, "no UTF-8 text");
 	return false;
 }
 

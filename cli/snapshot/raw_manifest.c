@@ -181,7 +181,7 @@ static int take_dtype(struct parsing *parsing, struct raw_group *group)
 }
 
 /* 32, or the numbers of the layers. */
-static int take_layers(struct parsing *parsing, struct raw_group *group)
+static int take_raw_layers(struct parsing *parsing, struct raw_group *group)
 {
 	enum json_token token = json_next(&parsing->json);
 	int64_t *numbers = NULL;
@@ -238,7 +238,7 @@ static int take_group_field(struct parsing *parsing, struct raw_group *group)
 	if (strcmp(key, "dtype") == 0)
 		return take_dtype(parsing, group) ? -1 : 1;
 	if (strcmp(key, "layers") == 0)
-		return take_layers(parsing, group) ? -1 : 1;
+		return take_raw_layers(parsing, group) ? -1 : 1;
 	return 0;
 }
 
@@ -282,7 +282,7 @@ static int take_groups(struct parsing *parsing)
 
 /* ---- pages ---- */
 
-static int take_page(struct parsing *parsing, struct raw_page *page)
+static int take_raw_page(struct parsing *parsing, struct raw_page *page)
 {
 	enum json_token token;
 
@@ -332,7 +332,7 @@ static int take_pages(struct parsing *parsing)
 		return -1;
 	while ((token = json_next(&parsing->json)) == JSON_OBJECT || token == JSON_STRING) {
 		struct raw_page page = { 0 };
-		if (token == JSON_OBJECT && take_page(parsing, &page))
+		if (token == JSON_OBJECT && take_raw_page(parsing, &page))
 			return -1;
 		if (token == JSON_STRING &&
 		        !(page.file = saved_strdup(parsing->cache, parsing->json.text)))
@@ -386,7 +386,7 @@ static int take_rope(struct parsing *parsing)
 	return token == JSON_OBJECT_END ? 0 : -1;
 }
 
-static int take_field(struct parsing *parsing, struct raw_group *defaults)
+static int take_manifest_field(struct parsing *parsing, struct raw_group *defaults)
 {
 	struct raw_manifest *manifest = parsing->manifest;
 	const char *key = parsing->json.text;
@@ -470,7 +470,7 @@ static int parse_manifest(struct parsing *parsing)
 		return token == JSON_FAILED ? -1
 		                            : refuse_manifest(parsing, "manifest", "no object");
 	while ((token = json_next(&parsing->json)) == JSON_KEY)
-		if (take_field(parsing, &defaults))
+		if (take_manifest_field(parsing, &defaults))
 			return -1;
 	if (token != JSON_OBJECT_END || json_next(&parsing->json) != JSON_END)
 		return -1;

@@ -20,15 +20,22 @@
 #define SUFFIX ".bin"
 #define KEY_LEAST 16 /* hexadecimal digits of a page's key */
 #define GROUPS_MAX 64
+#define SIZES_MAX 4
 
-/* What belongs together and has one size. */
+/* Files of one size, and the first of their names. */
+struct folder_size {
+	uint64_t bytes;
+	uint64_t files;
+	char name[160];
+};
+
+/* What belongs together and should have one size. */
 struct folder_group {
 	char name[192]; /* what follows the key in HiCache; "g0" of vLLM */
 	uint64_t files;
-	uint64_t page_bytes; /* of the first file */
-	uint64_t odd_files;  /* of another size */
-	uint64_t empty_files;
-	char odd_name[160];
+	uint64_t other_files; /* of sizes beyond these */
+	int size_count;
+	struct folder_size sizes[SIZES_MAX];
 };
 
 struct folder_scan {
@@ -92,6 +99,26 @@ static struct folder_group *group_named(struct folder_scan *scan, const char *na
 	return &scan->groups[scan->group_count++];
 }
 
+static void count_size(struct folder_group *group, const char *name, uint64_t bytes)
+{
+	struct folder_size *size = group->sizes;
+
+	group->files++;
+	while (size < group->sizes + group->size_count && size->bytes != bytes)
+		size++;
+	if (size == group->sizes + SIZES_MAX) {
+		group->other_files++;
+		return;
+	}
+	if (size == group->sizes + group->size_count) {
+		group->size_count++;
+		size->bytes = bytes;
+	}
+	/* Directories come in any order: the report must not. */
+	if (size->files++ == 0 || strcmp(name, size->name) < 0)
+		snprintf(size->name, sizeof(size->name), "%.159s", name);
+}
+
 static void count_page(
         struct folder_scan *scan, const char *group_name, const char *name, uint64_t bytes)
 {
@@ -101,17 +128,10 @@ static void count_page(
 	snprintf(short_name, sizeof(short_name), "%.150s", group_name);
 	group = group_named(scan, short_name);
 	scan->cache->file_bytes += bytes;
-	if (!group) {
+	if (group)
+		count_size(group, name, bytes);
+	else
 		scan->ungrouped++;
-		return;
-	}
-	if (group->files++ == 0)
-		group->page_bytes = bytes;
-	group->empty_files += bytes == 0;
-	if (bytes == group->page_bytes)
-		return;
-	if (group->odd_files++ == 0)
-		snprintf(group->odd_name, sizeof(group->odd_name), "%.159s", name);
 }
 
 /* Every name of a directory to a function, with its size; false if it cannot be read. */
@@ -164,10 +184,12 @@ static void visit_blocks(struct folder_scan *scan, const char *path, const char 
 	}
 	if (!has_suffix(name, SUFFIX))
 		return;
-	if ((strncmp(name, context, 3) != 0 || strncmp(name + 3, folder, 2) != 0) &&
-	        scan->misplaced++ == 0)
-		snprintf(scan->misplaced_name, sizeof(scan->misplaced_name), "%.8s/%.16s/%.120s",
-		        context, folder, name);
+	if (strncmp(name, context, 3) != 0 || strncmp(name + 3, folder, 2) != 0) {
+		char place[sizeof(scan->misplaced_name)];
+		snprintf(place, sizeof(place), "%.8s/%.16s/%.120s", context, folder, name);
+		if (scan->misplaced++ == 0 || strcmp(place, scan->misplaced_name) < 0)
+			memcpy(scan->misplaced_name, place, sizeof(place));
+	}
 	count_page(scan, folder + 3, name, (uint64_t)status->st_size);
 }
 
@@ -221,16 +243,35 @@ bool read_vllm_fs_detect(const struct saved_probe *probe)
 
 /* ---- saying it ---- */
 
-static void note_group(struct folder_scan *scan, const struct folder_group *group)
+/* The commonest size first; of two as common, the larger one. */
+static int by_files(const void *a, const void *b)
 {
+	const struct folder_size *left = a, *right = b;
+
+	if (left->files != right->files)
+		return left->files > right->files ? -1 : 1;
+	return left->bytes > right->bytes ? -1 : left->bytes < right->bytes;
+}
+
+static int by_group_name(const void *a, const void *b)
+{
+	return strcmp(
+	        ((const struct folder_group *)a)->name, ((const struct folder_group *)b)->name);
+}
+
+static void note_group(struct folder_scan *scan, struct folder_group *group)
+{
+	const struct folder_size *size = group->sizes;
+
+	qsort(group->sizes, (size_t)group->size_count, sizeof(*size), by_files);
 	saved_add_note(scan->cache, "pages", -1, false,
-	        "%" PRIu64 " pages of %" PRIu64 " bytes: %s", group->files, group->page_bytes,
+	        "%" PRIu64 " pages of %" PRIu64 " bytes: %s", group->files, size->bytes,
 	        group->name);
-	if (group->odd_files)
+	if (size->files < group->files)
 		saved_add_note(scan->cache, "page_size", -1, true,
 		        "%" PRIu64 " of %" PRIu64 " pages have another size, such as %.120s",
-		        group->odd_files, group->files, group->odd_name);
-	else if (group->empty_files)
+		        group->files - size->files, group->files, group->sizes[1].name);
+	else if (size->bytes == 0)
 		saved_add_note(scan->cache, "page_size", -1, true, "pages without a byte: %s",
 		        group->name);
 }
@@ -239,6 +280,7 @@ static void note_folder(struct folder_scan *scan)
 {
 	saved_add_note(scan->cache, "no_manifest", -1, false,
 	        "dtype, heads, layers and layout are not in the files: --manifest tells them");
+	qsort(scan->groups, (size_t)scan->group_count, sizeof(scan->groups[0]), by_group_name);
 	for (int i = 0; i < scan->group_count; i++)
 		note_group(scan, &scan->groups[i]);
 	if (scan->ungrouped)
@@ -246,10 +288,10 @@ static void note_folder(struct folder_scan *scan)
 		        "%" PRIu64 " pages of further groups were not looked at", scan->ungrouped);
 	if (scan->leftovers)
 		saved_add_note(scan->cache, "leftover", -1, false,
-		        "%" PRIu64 " temporary files: writes that did not end", scan->leftovers);
+		        "temporary files of writes that did not end: %" PRIu64, scan->leftovers);
 	if (scan->misplaced)
 		saved_add_note(scan->cache, "misplaced", -1, true,
-		        "%" PRIu64 " files lie in a directory that is not their hash's, such as %s",
+		        "files in a directory that is not their hash's: %" PRIu64 ", such as %s",
 		        scan->misplaced, scan->misplaced_name);
 }
 

@@ -4,6 +4,7 @@
 #include "snapshot/json_reader.h"
 #include "snapshot/reader.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,14 +169,14 @@ static int refuse_field(const struct header *header, const char *kind, const cha
 	        (int64_t)offset, "%s", reason);
 }
 
-static int refuse_memory(const struct header *header)
+static int refuse_header_memory(const struct header *header)
 {
 	return saved_fail_memory(header->error, header->path);
 }
 
 /* ---- growing lists ---- */
 
-static void *grow(void *list, size_t *capacity, size_t item_bytes)
+static void *grow_list(void *list, size_t *capacity, size_t item_bytes)
 {
 	size_t wanted = *capacity ? *capacity * 2 : 64;
 	void *longer = realloc(list, wanted * item_bytes);
@@ -185,7 +186,7 @@ static void *grow(void *list, size_t *capacity, size_t item_bytes)
 	return longer;
 }
 
-static int add_tensor(struct header *header, const struct safetensors_tensor *tensor)
+static int keep_tensor(struct header *header, const struct safetensors_tensor *tensor)
 {
 	struct opened *opened = header->opened;
 	size_t count = opened->public.tensor_count;
@@ -195,9 +196,9 @@ static int add_tensor(struct header *header, const struct safetensors_tensor *te
 		        "more tensors than are read here (262,144)");
 	if (count == opened->tensor_capacity) {
 		struct safetensors_tensor *tensors =
-		        grow(opened->tensors, &opened->tensor_capacity, sizeof(*tensor));
+		        grow_list(opened->tensors, &opened->tensor_capacity, sizeof(*tensor));
 		if (!tensors)
-			return refuse_memory(header);
+			return refuse_header_memory(header);
 		opened->tensors = tensors;
 	}
 	opened->tensors[count] = *tensor;
@@ -215,9 +216,9 @@ static int add_pair(struct header *header, const char *key, const char *value)
 		        "more strings than are read here (262,144)");
 	if (count == opened->pair_capacity) {
 		struct safetensors_pair *pairs =
-		        grow(opened->pairs, &opened->pair_capacity, sizeof(*pairs));
+		        grow_list(opened->pairs, &opened->pair_capacity, sizeof(*pairs));
 		if (!pairs)
-			return refuse_memory(header);
+			return refuse_header_memory(header);
 		opened->pairs = pairs;
 	}
 	opened->pairs[count] = (struct safetensors_pair){ key, value };
@@ -236,7 +237,7 @@ struct entry {
 	bool has_dtype, has_shape, has_offsets;
 };
 
-static int read_dtype(struct header *header, struct entry *entry, enum json_token token)
+static int read_dtype_name(struct header *header, struct entry *entry, enum json_token token)
 {
 	if (token == JSON_FAILED)
 		return -1;
@@ -303,7 +304,7 @@ static int read_entry_field(struct header *header, struct entry *entry)
 		size_t seen;
 		int (*read)(struct header *, struct entry *, enum json_token);
 	} fields[] = {
-		{ "dtype", offsetof(struct entry, has_dtype), read_dtype },
+		{ "dtype", offsetof(struct entry, has_dtype), read_dtype_name },
 		{ "shape", offsetof(struct entry, has_shape), read_shape },
 		{ "data_offsets", offsetof(struct entry, has_offsets), read_offsets },
 	};
@@ -323,7 +324,7 @@ static int read_entry_field(struct header *header, struct entry *entry)
 }
 
 /* Fields against each other. */
-static int check_entry(const struct header *header, const struct entry *entry)
+static int check_tensor_entry(const struct header *header, const struct entry *entry)
 {
 	const char *name = entry->tensor.name;
 	unsigned bits = dtypes[entry->tensor.dtype].bits;
@@ -367,12 +368,12 @@ static int read_entry(struct header *header, const char *name)
 	while ((token = json_next(&header->json)) == JSON_KEY)
 		if (read_entry_field(header, &entry))
 			return -1;
-	if (token != JSON_OBJECT_END || check_entry(header, &entry))
+	if (token != JSON_OBJECT_END || check_tensor_entry(header, &entry))
 		return -1;
 	/* Until all entries are known, relative to the end of the header. */
 	entry.tensor.offset = entry.begin;
 	entry.tensor.bytes = entry.end - entry.begin;
-	return add_tensor(header, &entry.tensor);
+	return keep_tensor(header, &entry.tensor);
 }
 
 /* ---- metadata ---- */
@@ -389,7 +390,7 @@ static int read_metadata(struct header *header)
 	while ((token = json_next(&header->json)) == JSON_KEY) {
 		const char *key = keep_text(header->opened, &header->json), *value;
 		if (!key)
-			return refuse_memory(header);
+			return refuse_header_memory(header);
 		token = json_next(&header->json);
 		if (token == JSON_FAILED)
 			return -1;
@@ -398,7 +399,7 @@ static int read_metadata(struct header *header)
 			        header->json.at, "no string");
 		value = keep_text(header->opened, &header->json);
 		if (!value)
-			return refuse_memory(header);
+			return refuse_header_memory(header);
 		if (add_pair(header, key, value))
 			return -1;
 	}
@@ -425,7 +426,7 @@ static int read_entries(struct header *header)
 		}
 		name = keep_text(header->opened, &header->json);
 		if (!name)
-			return refuse_memory(header);
+			return refuse_header_memory(header);
 		if (read_entry(header, name))
 			return -1;
 	}
@@ -497,9 +498,9 @@ static int place_tensor(
 		        "data_offsets", LENGTH_BYTES, reason);
 	}
 	if (tensor->bytes > data_bytes || *at > data_bytes - tensor->bytes) {
-		snprintf(reason, sizeof(reason), "its %llu bytes from %llu on go past the end",
-		        (unsigned long long)tensor->bytes,
-		        (unsigned long long)(header->opened->public.data_offset + *at));
+		snprintf(reason, sizeof(reason),
+		        "its %" PRIu64 " bytes from %" PRIu64 " on go past the end", tensor->bytes,
+		        header->opened->public.data_offset + *at);
 		return refuse_field(
 		        header, "truncated", tensor->name, "", header->file_bytes, reason);
 	}
@@ -517,7 +518,7 @@ static int place_tensors(struct header *header)
 	int failed = 0;
 
 	if (!order)
-		return refuse_memory(header);
+		return refuse_header_memory(header);
 	for (size_t i = 0; i < public->tensor_count; i++)
 		order[i] = &header->opened->tensors[i];
 	qsort(order, public->tensor_count, sizeof(*order), by_place);
@@ -588,7 +589,7 @@ int safetensors_open(
 	};
 
 	if (!header.opened)
-		return refuse_memory(&header);
+		return refuse_header_memory(&header);
 	header.opened->public.file = file;
 	if (read_header(&header, file)) {
 		safetensors_close(&header.opened->public);

@@ -13,7 +13,7 @@
 
 /* ---- refusals ---- */
 
-static int refuse_kind(const struct schema_job *job, const char *kind, const char *path,
+static int refuse_schema(const struct schema_job *job, const char *kind, const char *path,
         const char *field, int64_t offset, const char *reason)
 {
 	return saved_fail(
@@ -29,11 +29,11 @@ int schema_refuse(const struct schema_job *job, const struct safetensors_tensor 
 	va_start(arguments, format);
 	vsnprintf(reason, sizeof(reason), format, arguments);
 	va_end(arguments);
-	return refuse_kind(job, "cache_shape", job->path, tensor ? tensor->name : "",
+	return refuse_schema(job, "cache_shape", job->path, tensor ? tensor->name : "",
 	        tensor ? (int64_t)tensor->offset : -1, reason);
 }
 
-static int refuse_memory(const struct schema_job *job)
+static int refuse_schema_memory(const struct schema_job *job)
 {
 	return saved_fail_memory(job->error, job->path);
 }
@@ -239,7 +239,7 @@ struct grouping {
 	int64_t described; /* layers of all parts */
 };
 
-static struct schema_rows rows_of(const struct schema_layer *layer)
+static struct schema_rows rows_of_layer(const struct schema_layer *layer)
 {
 	struct schema_rows rows = layer->rows;
 
@@ -279,16 +279,16 @@ static int group_layers(const struct schema_job *job, struct grouping *grouping,
 	grouping->groups = saved_alloc(job->cache, (uint64_t)count, sizeof(*grouping->groups));
 	grouping->group_of = saved_alloc(job->cache, (uint64_t)count, sizeof(*grouping->group_of));
 	if (!grouping->groups || !grouping->group_of)
-		return refuse_memory(job);
+		return refuse_schema_memory(job);
 	for (int64_t i = 0; i < count; i++) {
 		const struct schema_tensor *k = &layers[i].tensor[SAVED_K];
-		struct schema_rows rows = rows_of(&layers[i]);
+		struct schema_rows rows = rows_of_layer(&layers[i]);
 		uint64_t batch = schema_axis(k, 'b');
 		grouping->group_of[i] = -1;
 		if (batch == 0 || rows.valid == 0)
 			continue;
 		if (batch > DESCRIBED_LAYERS_MAX || (described += batch) > DESCRIBED_LAYERS_MAX)
-			return refuse_kind(job, "count_too_large", job->path, k->source->name,
+			return refuse_schema(job, "count_too_large", job->path, k->source->name,
 			        (int64_t)k->source->offset,
 			        "more than 65536 layers times sequences are not read");
 		grouping->group_of[i] = group_for(grouping, batch, &rows);
@@ -302,7 +302,7 @@ static int group_layers(const struct schema_job *job, struct grouping *grouping,
 
 /* ---- positions ---- */
 
-static int64_t position_of(const struct schema_rows *rows, int64_t row)
+static int64_t row_position(const struct schema_rows *rows, int64_t row)
 {
 	int64_t ring, age;
 
@@ -320,10 +320,10 @@ static int64_t *list_of_rows(const struct schema_job *job, int64_t rows)
 	int64_t *list = NULL;
 
 	if (rows > SAVED_CELLS_MAX)
-		refuse_kind(job, "count_too_large", job->path, "", -1,
+		refuse_schema(job, "count_too_large", job->path, "", -1,
 		        "more than 4,194,304 rows with positions or tokens of their own");
 	else if (!(list = saved_alloc(job->cache, (uint64_t)rows, sizeof(*list))))
-		refuse_memory(job);
+		refuse_schema_memory(job);
 	return list;
 }
 
@@ -339,7 +339,7 @@ static int place_group(const struct schema_job *job, struct row_group *group)
 	if (!positions)
 		return -1;
 	for (int64_t row = 0; row < rows->valid; row++)
-		positions[row] = position_of(rows, row);
+		positions[row] = row_position(rows, row);
 	group->positions = positions;
 	return 0;
 }
@@ -372,17 +372,17 @@ int schema_read_token_text(const struct schema_job *job, const char *key, const 
 		capacity = SAVED_CELLS_MAX;
 	tokens = saved_alloc(job->cache, (uint64_t)capacity, sizeof(*tokens));
 	if (!tokens)
-		return refuse_memory(job);
+		return refuse_schema_memory(job);
 	snprintf(field, sizeof(field), "__metadata__.%s", key);
 	while (*(text += strspn(text, " ,"))) {
 		char *end;
 		errno = 0;
 		long long token = strtoll(text, &end, 10);
 		if (end == text || errno || token < -1 || (*end && !strchr(" ,", *end)))
-			return refuse_kind(job, "metadata", job->path, field, -1,
+			return refuse_schema(job, "metadata", job->path, field, -1,
 			        "no list of token ids with spaces between");
 		if (count == capacity)
-			return refuse_kind(job, "count_too_large", job->path, field, -1,
+			return refuse_schema(job, "count_too_large", job->path, field, -1,
 			        "more than 4,194,304 token ids");
 		tokens[count++] = token;
 		text = end;
@@ -428,7 +428,7 @@ static const int64_t *tokens_of_rows(const struct schema_job *job, const struct 
 		return list;
 	tokens = list_of_rows(job, group->rows.valid);
 	for (int64_t row = 0; tokens && row < group->rows.valid; row++) {
-		int64_t index = position_of(&group->rows, row);
+		int64_t index = row_position(&group->rows, row);
 		tokens[row] = index >= 0 && index < count ? list[index] : -1;
 	}
 	return tokens;
@@ -482,7 +482,7 @@ static int fill_layers(const struct schema_job *job, struct saved_layer *room, i
 		room->number = layers[i].number >= 0 ? layers[i].number : i;
 		room->number_is_known = layers[i].number >= 0;
 		if (layers[i].name && !(room->name = saved_strdup(job->cache, layers[i].name)))
-			return refuse_memory(job);
+			return refuse_schema_memory(job);
 		for (int t = 0; t < 2; t++)
 			fill_tensor(&room->tensor[t], &layers[i].tensor[t], batch);
 		room++;
@@ -500,7 +500,7 @@ static int fill_parts(const struct schema_job *job, const struct grouping *group
 	struct saved_part *part = parts;
 
 	if (!parts || !room)
-		return refuse_memory(job);
+		return refuse_schema_memory(job);
 	for (int64_t g = 0; g < grouping->group_count; g++) {
 		const struct row_group *group = &grouping->groups[g];
 		for (uint64_t batch = 0; batch < group->batch; batch++, part++) {
@@ -577,9 +577,9 @@ int schema_add_identity(const struct schema_job *job, const char *field, const c
 	if (!list)
 		list = saved_alloc(cache, IDENTITY_MAX, sizeof(*list));
 	if (!list || cache->identity_count == IDENTITY_MAX)
-		return refuse_memory(job);
+		return refuse_schema_memory(job);
 	cache->identity = list;
 	list[cache->identity_count].field = field;
 	list[cache->identity_count].value = saved_strdup(cache, value);
-	return list[cache->identity_count++].value ? 0 : refuse_memory(job);
+	return list[cache->identity_count++].value ? 0 : refuse_schema_memory(job);
 }

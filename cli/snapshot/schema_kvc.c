@@ -269,7 +269,8 @@ static int find_windows(const struct schema_job *job, struct schema_layer *layer
 	return 0;
 }
 
-static int describe_layers(const struct schema_job *job, size_t naming, struct schema_layer *layers)
+static int describe_kvc_layers(
+        const struct schema_job *job, size_t naming, struct schema_layer *layers)
 {
 	const char *axes;
 	int64_t count = 0;
@@ -317,5 +318,5 @@ int schema_kvc_describe(const struct schema_job *job)
 	layers = saved_alloc(job->cache, SAVED_LAYERS_MAX, sizeof(*layers));
 	if (!layers)
 		return saved_fail_memory(job->error, job->path);
-	return describe_layers(job, naming, layers);
+	return describe_kvc_layers(job, naming, layers);
 }

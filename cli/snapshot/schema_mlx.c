@@ -131,8 +131,7 @@ static const struct safetensors_tensor *find_tensor(
 	return safetensors_find(mlx->job->container, name);
 }
 
-static int read_number_text(
-        const struct mlx_layer *mlx, const struct mlx_number *number, int64_t *out)
+static int read_mlx_text(const struct mlx_layer *mlx, const struct mlx_number *number, int64_t *out)
 {
 	char key[48], *end;
 	const char *text;
@@ -149,12 +148,13 @@ static int read_number_text(
 }
 
 /* From 0 to 2^48. */
-static int read_number(const struct mlx_layer *mlx, const struct mlx_number *number, int64_t *out)
+static int read_mlx_number(
+        const struct mlx_layer *mlx, const struct mlx_number *number, int64_t *out)
 {
 	const struct safetensors_tensor *tensor;
 
 	if (mlx->generation == 0) {
-		if (read_number_text(mlx, number, out))
+		if (read_mlx_text(mlx, number, out))
 			return -1;
 	} else {
 		tensor = find_tensor(mlx, "%s.%d", number->in_tensor);
@@ -214,7 +214,7 @@ static int read_plain(struct mlx_layer *mlx, bool has_offset)
 {
 	int64_t offset = stored_rows(mlx);
 
-	if (has_offset && mlx->generation == 1 && read_number(mlx, &plain_offset, &offset))
+	if (has_offset && mlx->generation == 1 && read_mlx_number(mlx, &plain_offset, &offset))
 		return -1;
 	return take_valid(mlx, offset);
 }
@@ -224,7 +224,7 @@ static int read_quantized(struct mlx_layer *mlx)
 	int64_t numbers[3];
 
 	for (int i = 0; i < 3; i++)
-		if (read_number(mlx, &quantized_numbers[i], &numbers[i]))
+		if (read_mlx_number(mlx, &quantized_numbers[i], &numbers[i]))
 			return -1;
 	for (int which = 0; which < 2; which++) {
 		mlx->layer->tensor[which].group_size = numbers[1];
@@ -239,7 +239,7 @@ static int read_rotating(struct mlx_layer *mlx)
 	int64_t stored = stored_rows(mlx), numbers[4], offset, keep, index;
 
 	for (int i = 0; i < 4; i++)
-		if (read_number(mlx, &rotating_numbers[i], &numbers[i]))
+		if (read_mlx_number(mlx, &rotating_numbers[i], &numbers[i]))
 			return -1;
 	offset = numbers[0];
 	keep = numbers[1];
@@ -260,13 +260,13 @@ static int read_chunked(struct mlx_layer *mlx)
 {
 	int64_t offset = 0, start;
 
-	if (read_number(mlx, &chunked_numbers[2], &start))
+	if (read_mlx_number(mlx, &chunked_numbers[2], &start))
 		return -1;
 	mlx->layer->rows.start = start;
 	if (mlx->generation == 0)
 		return take_valid(mlx, stored_rows(mlx));
-	return read_number(mlx, &chunked_numbers[0], &offset) ? -1
-	                                                      : take_valid(mlx, offset - start);
+	return read_mlx_number(mlx, &chunked_numbers[0], &offset) ? -1
+	                                                          : take_valid(mlx, offset - start);
 }
 
 /* Fills mlx->layer. *describes_out: it has rows that are to be described. */

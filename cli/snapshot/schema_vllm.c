@@ -58,7 +58,7 @@ static int refuse_layout(
  * Where the first dimension is 2, both layouts may fit: 2 tensors, or 2 tokens. The connector saves
  * whole blocks, and those of 2 tokens do not exist; blocks of 1 do.
  */
-static int choose_shape(
+static int choose_vllm_shape(
         const struct schema_job *job, const struct safetensors_tensor *tensor, enum vllm_shape *out)
 {
 	const char *layout = job->options->layout;
@@ -180,7 +180,7 @@ static int describe_vllm(const struct schema_job *job_of_all, struct schema_laye
 		const struct safetensors_tensor *tensor = &containers[i]->tensors[0];
 		enum vllm_shape own = shape;
 		job->path = saved_file_path(containers[i]->file);
-		if (choose_shape(job, tensor, &own))
+		if (choose_vllm_shape(job, tensor, &own))
 			return -1;
 		if (i > 0 && own != shape)
 			return schema_refuse(job, tensor, "its layout is not that of the others");

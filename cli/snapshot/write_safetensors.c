@@ -191,7 +191,7 @@ size_t safetensors_writer_tensor(struct safetensors_writer *writer, const char *
 
 /* ---- the header ---- */
 
-static int write_all(int descriptor, uint64_t offset, const void *data, size_t bytes)
+static int write_at(int descriptor, uint64_t offset, const void *data, size_t bytes)
 {
 	while (bytes > 0) {
 		ssize_t done = pwrite(descriptor, data, bytes, (off_t)offset);
@@ -225,50 +225,59 @@ static bool place_declared(struct safetensors_writer *writer)
 	return true;
 }
 
-/* The header's text, or NULL with the reason. */
-static char *compose_header(struct safetensors_writer *writer, const char **reason)
+/* The header, or NULL with the reason. */
+static json_t *compose_header(struct safetensors_writer *writer, const char **reason)
 {
 	json_t *root = json_object();
-	char *text = NULL;
 
 	*reason = "memory is short";
 	if (json_object_size(writer->metadata))
 		json_object_set(root, "__metadata__", writer->metadata);
 	for (size_t i = 0; i < writer->count; i++) {
 		struct declared *declared = &writer->tensors[i];
-		json_t *offsets = json_pack("[I, I]", (json_int_t)declared->offset,
-		        (json_int_t)(declared->offset + declared->bytes));
+		json_int_t begin = (json_int_t)declared->offset;
+		json_int_t bytes = (json_int_t)declared->bytes;
+		json_t *offsets = json_pack("[I, I]", begin, begin + bytes);
 		if (json_object_set_new(declared->entry, "data_offsets", offsets))
-			goto done;
+			break;
+		*reason = "a tensor's name is given twice or no UTF-8 text";
 		if (json_object_get(root, declared->name) ||
-		        json_object_set(root, declared->name, declared->entry)) {
-			*reason = "a tensor's name is given twice or no UTF-8 text";
-			goto done;
-		}
+		        json_object_set(root, declared->name, declared->entry))
+			break;
+		*reason = "memory is short";
 	}
-	text = json_dumps(root, JSON_COMPACT);
-done:
+	if (root &&
+	        json_object_size(root) == writer->count + (json_object_size(writer->metadata) > 0))
+		return root;
 	json_decref(root);
-	return text;
+	return NULL;
 }
 
-static int write_header(struct safetensors_writer *writer, const char *text)
+/* Padded with spaces; *reason where it fails. */
+static int write_header(struct safetensors_writer *writer, const json_t *root, const char **reason)
 {
-	size_t bytes = strlen(text);
+	size_t bytes = json_dumpb(root, NULL, 0, JSON_COMPACT);
 	size_t padded = (8 + bytes + DATA_ALIGNMENT - 1) / DATA_ALIGNMENT * DATA_ALIGNMENT - 8;
-	char *header = malloc(8 + padded);
+	char *header = bytes ? malloc(8 + padded) : NULL;
 	int failed;
 
+	*reason = "memory is short";
 	if (!header)
 		return -1;
+	*reason = "its header has more than 100,000,000 bytes";
+	if (padded > SAFETENSORS_HEADER_MAX) {
+		free(header);
+		return -1;
+	}
 	for (int i = 0; i < 8; i++)
 		header[i] = (char)((uint64_t)padded >> 8 * i);
 	memset(header + 8, ' ', padded);
-	memcpy(header + 8, text, bytes);
+	json_dumpb(root, header + 8, bytes, JSON_COMPACT);
 	for (size_t i = 0; i < writer->count; i++)
 		writer->tensors[i].offset += 8 + padded;
-	failed = write_all(writer->descriptor, 0, header, 8 + padded) ||
+	failed = write_at(writer->descriptor, 0, header, 8 + padded) ||
 	         ftruncate(writer->descriptor, (off_t)(8 + padded + writer->data_bytes));
+	*reason = strerror(errno);
 	free(header);
 	return failed ? -1 : 0;
 }
@@ -276,23 +285,17 @@ static int write_header(struct safetensors_writer *writer, const char *text)
 int safetensors_writer_begin(struct safetensors_writer *writer, struct saved_error *error)
 {
 	const char *reason;
-	char *text;
+	json_t *root;
 	int failed;
 
 	if (!writer->problem && !place_declared(writer))
 		writer->problem = "its tensors are larger than any file";
 	if (writer->problem)
 		return fail_written(writer, error, writer->problem);
-	text = compose_header(writer, &reason);
-	if (!text)
-		return fail_written(writer, error, reason);
-	if (strlen(text) > SAFETENSORS_HEADER_MAX - DATA_ALIGNMENT) {
-		free(text);
-		return fail_written(writer, error, "its header has more than 100,000,000 bytes");
-	}
-	failed = write_header(writer, text);
-	free(text);
-	return failed ? fail_written(writer, error, strerror(errno)) : 0;
+	root = compose_header(writer, &reason);
+	failed = root ? write_header(writer, root, &reason) : -1;
+	json_decref(root);
+	return failed ? fail_written(writer, error, reason) : 0;
 }
 
 /* ---- data ---- */
@@ -304,7 +307,7 @@ int safetensors_writer_write(struct safetensors_writer *writer, size_t tensor, u
 
 	if (offset > declared->bytes || bytes > declared->bytes - offset)
 		return fail_written(writer, error, "data past the end of a tensor");
-	if (write_all(writer->descriptor, declared->offset + offset, data, bytes))
+	if (write_at(writer->descriptor, declared->offset + offset, data, bytes))
 		return fail_written(writer, error, strerror(errno));
 	atomic_fetch_add(&writer->written_bytes, bytes);
 	return 0;
