@@ -11,6 +11,10 @@ FUZZ_SECONDS ?= 60
 # CI treats a warning as an error; for a person's own compiler, newer than ours, it is only one.
 WERROR := $(if $(CI),ON,OFF)
 
+# The package from this tree over the library in build/, and SGLang as tools/sglang.sh leaves it.
+WITH_SGLANG := KVCANARY_LIBRARY=build/src/libkvcanary.so KVC_SGLANG=build/sglang-package \
+	PYTHONPATH=python
+
 CTEST := ctest --output-on-failure -j $(JOBS)
 # C and shell files of this project.
 C_FILES = $(shell find include src cli bench tests examples -name '*.[ch]' -o -name '*.cpp' | sort)
@@ -19,7 +23,8 @@ SH_FILES = $(shell find tools bench tests -name '*.sh' -not -path 'tests/cli/*' 
 # need it either.
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: build run test check check-clang check-asan check-tsan check-all fuzz bench bench-peers docs install \
+.PHONY: build run test check check-clang check-asan check-tsan check-all fuzz bench bench-peers \
+	test-sglang bench-sglang docs install \
 	format format-check lint clean help
 
 build: ## The library and the command build/kvcanary (the default)
@@ -92,6 +97,20 @@ bench-peers: ## The same beside torch and ggml (from PyPI, into build/); writes 
 	build/kvcanary-bench --json $(BENCH_ARGS) >build/bench.json
 	build/peers-venv/bin/python bench/peers_cpu.py >build/peers.json
 	python3 bench/report.py build/bench.json build/peers.json --json build/bench-merged.json
+
+test-sglang: ## Compare kvcanary.sglang with SGLang's own reference (from PyPI, into build/)
+	tools/setup.sh peers
+	tools/sglang.sh build
+	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	cmake --build build -j $(JOBS) --target kvcanary_shared
+	$(WITH_SGLANG) build/sglang-venv/bin/python -m pytest -q tests/python/test_sglang_reference.py
+
+bench-sglang: ## Time kvcanary.sglang beside SGLang's torch reference on the CPU
+	tools/setup.sh peers
+	tools/sglang.sh build
+	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	cmake --build build -j $(JOBS) --target kvcanary_shared
+	$(WITH_SGLANG) build/sglang-venv/bin/python bench/python_sglang.py $(BENCH_ARGS)
 
 docs: ## Rewrite docs/errors from the catalogue
 	tools/setup.sh build

@@ -1735,7 +1735,7 @@ KVC_API KVC_NODISCARD kvc_status kvc_guard_stats(const kvc_guard *guard, kvc_gua
  * torch reference, which asks for less. What is left of the arguments is checked here too, with
  * texts of our own, so that no index and no shape leads outside a tensor:
  *
- *   a slot or predecessor outside canary_buf or a source   skipped, no row, still counted as run
+ *   a slot or predecessor outside canary_buf or a source   skipped, no row; a verify counts it
  *   a request row, prefix or valid length past its table   on the host KVC_E_ROW_RANGE; on CUDA
  *                                                          the entry gets slot -1
  *   a source on the host whose rows are not packed         KVC_E_STRIDE, or KVC_E_CONFIG

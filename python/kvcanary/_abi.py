@@ -1285,6 +1285,175 @@ class kvc_sglang_write_args(Structure):
     INITIAL: dict[str, Any] = {"context": None, "plan": None, "input_ids": None, "positions": None, "out_cache_loc": None, "enable_write_input_assert": 0, "expected_input_tokens": None, "expected_input_positions": None}
 
 
+class kvc_sglang_source(Structure):
+    tensor: int | None
+    page_size: int
+    num_bytes_per_token: int
+    read_bytes: int
+    _fields_ = [
+        ("tensor", c_void_p),
+        ("page_size", c_int64),
+        ("num_bytes_per_token", c_int64),
+        ("read_bytes", c_int64),
+    ]
+
+
+class kvc_sglang_verify_plan(Structure):
+    struct_bytes: int
+    verify_slot_indices: int | None
+    verify_expected_tokens: int | None
+    verify_expected_positions: int | None
+    verify_prev_slot_indices: int | None
+    verify_num_valid: int | None
+    enable: int | None
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("verify_slot_indices", c_void_p),
+        ("verify_expected_tokens", c_void_p),
+        ("verify_expected_positions", c_void_p),
+        ("verify_prev_slot_indices", c_void_p),
+        ("verify_num_valid", c_void_p),
+        ("enable", c_void_p),
+    ]
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(sizeof(type(self)), **{**self.INITIAL, **fields})
+
+    INITIAL: dict[str, Any] = {"verify_slot_indices": None, "verify_expected_tokens": None, "verify_expected_positions": None, "verify_prev_slot_indices": None, "verify_num_valid": None, "enable": None}
+
+
+class kvc_sglang_write_plan(Structure):
+    struct_bytes: int
+    write_offsets: int | None
+    write_seed_slot_indices: int | None
+    write_num_valid_reqs: int | None
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("write_offsets", c_void_p),
+        ("write_seed_slot_indices", c_void_p),
+        ("write_num_valid_reqs", c_void_p),
+    ]
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(sizeof(type(self)), **{**self.INITIAL, **fields})
+
+    INITIAL: dict[str, Any] = {"write_offsets": None, "write_seed_slot_indices": None, "write_num_valid_reqs": None}
+
+
+class kvc_sglang_context(Structure):
+    struct_bytes: int
+    canary_buf: int | None
+    kernel_kind: int
+    violation_ring: int | None
+    violation_write_index: int | None
+    slot_run_counter: int | None
+    kernel_run_counter: int | None
+    real_kv_sources: int | None
+    real_kv_source_count: int
+    real_kv_hash_mode: int
+    enable_chain_position_assert: int | None
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("canary_buf", c_void_p),
+        ("kernel_kind", c_int64),
+        ("violation_ring", c_void_p),
+        ("violation_write_index", c_void_p),
+        ("slot_run_counter", c_void_p),
+        ("kernel_run_counter", c_void_p),
+        ("real_kv_sources", c_void_p),
+        ("real_kv_source_count", c_int64),
+        ("real_kv_hash_mode", c_int64),
+        ("enable_chain_position_assert", c_void_p),
+    ]
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(sizeof(type(self)), **{**self.INITIAL, **fields})
+
+    INITIAL: dict[str, Any] = {"canary_buf": None, "kernel_kind": 0, "violation_ring": None, "violation_write_index": None, "slot_run_counter": None, "kernel_run_counter": None, "real_kv_sources": None, "real_kv_source_count": 0, "real_kv_hash_mode": 0, "enable_chain_position_assert": None}
+
+
+class kvc_sglang_plan_args(Structure):
+    struct_bytes: int
+    verify_plan_out: int | None
+    write_plan_out: int | None
+    req_pool_indices: int | None
+    prefix_lens: int | None
+    extend_seq_lens: int | None
+    req_to_token: int | None
+    swa_window_size: int
+    full_to_swa_index_mapping: int | None
+    verify_capacity: int
+    req_to_verify_expected_tokens: int | None
+    req_to_verify_expected_tokens_valid_lens: int | None
+    kv_token_id_vs_position_offset: int
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("verify_plan_out", c_void_p),
+        ("write_plan_out", c_void_p),
+        ("req_pool_indices", c_void_p),
+        ("prefix_lens", c_void_p),
+        ("extend_seq_lens", c_void_p),
+        ("req_to_token", c_void_p),
+        ("swa_window_size", c_int64),
+        ("full_to_swa_index_mapping", c_void_p),
+        ("verify_capacity", c_int64),
+        ("req_to_verify_expected_tokens", c_void_p),
+        ("req_to_verify_expected_tokens_valid_lens", c_void_p),
+        ("kv_token_id_vs_position_offset", c_int64),
+    ]
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(sizeof(type(self)), **{**self.INITIAL, **fields})
+
+    INITIAL: dict[str, Any] = {"verify_plan_out": None, "write_plan_out": None, "req_pool_indices": None, "prefix_lens": None, "extend_seq_lens": None, "req_to_token": None, "swa_window_size": 0, "full_to_swa_index_mapping": None, "verify_capacity": 0, "req_to_verify_expected_tokens": None, "req_to_verify_expected_tokens_valid_lens": None, "kv_token_id_vs_position_offset": 0}
+
+
+class kvc_sglang_verify_args(Structure):
+    struct_bytes: int
+    context: int | None
+    plan: int | None
+    check_verify_expected_token: int
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("context", c_void_p),
+        ("plan", c_void_p),
+        ("check_verify_expected_token", c_int64),
+    ]
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(sizeof(type(self)), **{**self.INITIAL, **fields})
+
+    INITIAL: dict[str, Any] = {"context": None, "plan": None, "check_verify_expected_token": 0}
+
+
+class kvc_sglang_write_args(Structure):
+    struct_bytes: int
+    context: int | None
+    plan: int | None
+    input_ids: int | None
+    positions: int | None
+    out_cache_loc: int | None
+    enable_write_input_assert: int
+    expected_input_tokens: int | None
+    expected_input_positions: int | None
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("context", c_void_p),
+        ("plan", c_void_p),
+        ("input_ids", c_void_p),
+        ("positions", c_void_p),
+        ("out_cache_loc", c_void_p),
+        ("enable_write_input_assert", c_int64),
+        ("expected_input_tokens", c_void_p),
+        ("expected_input_positions", c_void_p),
+    ]
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(sizeof(type(self)), **{**self.INITIAL, **fields})
+
+    INITIAL: dict[str, Any] = {"context": None, "plan": None, "input_ids": None, "positions": None, "out_cache_loc": None, "enable_write_input_assert": 0, "expected_input_tokens": None, "expected_input_positions": None}
+
+
 def declare(library: CDLL) -> None:
     """Give every function its types."""
     library.kvc_version.restype = c_char_p
