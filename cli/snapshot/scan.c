@@ -6,15 +6,13 @@
  * infinity; lanes cannot carry into each other.
  */
 #include "snapshot/scan.h"
+#include "kvcanary.h"
 #include "snapshot/reader.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#define PIECE_BYTES ((size_t)256 << 10)
+#define PIECE_BYTES ((size_t)1024 << 10)
 /* Where channels lie apart (V transposed), so that a read of one is long enough. */
 #define PIECE_BYTES_TRANSPOSED ((size_t)4 << 20)
 
@@ -77,43 +75,150 @@ static uint64_t load(const unsigned char *at, size_t bytes)
 	return word;
 }
 
-/* Ors all words into *any; returns the carries. */
-static uint64_t look_at_words(
-        const struct lanes *lanes, const unsigned char *at, size_t bytes, uint64_t *any)
+/* 32 bytes, which need not be aligned; compilers split them where registers are shorter. */
+typedef uint64_t vector __attribute__((vector_size(32), aligned(1), may_alias));
+
+#define EACH_WORD(x) ((vector){ (x), (x), (x), (x) })
+
+static inline uint64_t or_of(vector v)
 {
-	uint64_t seen = 0, carried = 0;
+	return v[0] | v[1] | v[2] | v[3];
+}
+
+/* Flags of one head, without those of stretches. */
+static inline __attribute__((always_inline)) unsigned look_at_head(
+        const struct lanes *lanes, const unsigned char *at, size_t bytes)
+{
+	const vector magnitude = EACH_WORD(lanes->magnitude), carry = EACH_WORD(lanes->carry);
+	vector seen = EACH_WORD(0), carried = EACH_WORD(0);
+	uint64_t seen_word = 0, carried_word = 0;
 	size_t i = 0;
 
-	for (; i + 8 <= bytes; i += 8) {
-		uint64_t word;
-		memcpy(&word, at + i, 8);
-		word &= lanes->magnitude;
-		seen |= word;
-		carried |= word + lanes->carry;
+	for (; i + sizeof(vector) <= bytes; i += sizeof(vector)) {
+		vector v = *(const vector *)(at + i) & magnitude;
+		seen |= v;
+		carried |= v + carry;
 	}
-	if (i < bytes) {
+	for (; i < bytes; i += 8) {
 		uint64_t word = load(at + i, bytes - i) & lanes->magnitude;
-		seen |= word;
-		carried |= word + lanes->carry;
+		seen_word |= word;
+		carried_word |= word + lanes->carry;
 	}
-	*any = seen;
-	return carried;
+	return ((or_of(seen) | seen_word) == 0 ? SCAN_ZERO : 0u) |
+	       ((or_of(carried) | carried_word) & lanes->top ? SCAN_NONFINITE : 0u);
+}
+
+/* The same for 'count' heads one after another. */
+static inline __attribute__((always_inline)) void look_at_heads(const struct lanes *lanes,
+        const unsigned char *at, size_t bytes, int64_t count, unsigned char *flags)
+{
+	for (int64_t i = 0; i < count; i++, at += bytes)
+		flags[i] = (unsigned char)look_at_head(lanes, at, bytes);
+}
+
+static void look_at_heads_anywhere(const struct lanes *lanes, const unsigned char *at, size_t bytes,
+        int64_t count, unsigned char *flags)
+{
+	look_at_heads(lanes, at, bytes, count, flags);
+}
+
+#if defined(__x86_64__)
+/* The same code for processors that have registers of 32 bytes. */
+__attribute__((target("avx2"))) static void look_at_heads_avx2(const struct lanes *lanes,
+        const unsigned char *at, size_t bytes, int64_t count, unsigned char *flags)
+{
+	look_at_heads(lanes, at, bytes, count, flags);
+}
+#endif
+
+static void flags_of_heads(const struct lanes *lanes, const unsigned char *at, size_t bytes,
+        int64_t count, unsigned char *flags)
+{
+#if defined(__x86_64__)
+	if (__builtin_cpu_supports("avx2")) {
+		look_at_heads_avx2(lanes, at, bytes, count, flags);
+		return;
+	}
+#endif
+	look_at_heads_anywhere(lanes, at, bytes, count, flags);
+}
+
+/* Whether a row may have a stretch of zeros, or anything else to look at more closely: no stretch
+ * has a word of zeros in most rows, which takes no reduction of vectors to see. */
+static inline __attribute__((always_inline)) bool look_for_stretches(
+        const struct lanes *lanes, const unsigned char *at, size_t bytes)
+{
+	const vector magnitude = EACH_WORD(lanes->magnitude), carry = EACH_WORD(lanes->carry);
+	const size_t stretch = (size_t)lanes->bytes * SCAN_STRETCH;
+	vector zero = EACH_WORD(0), carried = EACH_WORD(0);
+
+	for (size_t i = 0; i < bytes; i += stretch) {
+		vector seen = EACH_WORD(0);
+		for (size_t k = i; k < i + stretch; k += sizeof(vector)) {
+			vector v = *(const vector *)(at + k) & magnitude;
+			seen |= v;
+			carried |= v + carry;
+		}
+		zero |= (vector)(seen == EACH_WORD(0));
+	}
+	return or_of(zero) != 0 || (or_of(carried) & lanes->top) != 0;
+}
+
+static bool look_for_stretches_anywhere(
+        const struct lanes *lanes, const unsigned char *at, size_t bytes)
+{
+	return look_for_stretches(lanes, at, bytes);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static bool look_for_stretches_avx2(
+        const struct lanes *lanes, const unsigned char *at, size_t bytes)
+{
+	return look_for_stretches(lanes, at, bytes);
+}
+#endif
+
+static bool may_have_stretches(const struct lanes *lanes, const unsigned char *at, size_t bytes)
+{
+#if defined(__x86_64__)
+	if (__builtin_cpu_supports("avx2"))
+		return look_for_stretches_avx2(lanes, at, bytes);
+#endif
+	return look_for_stretches_anywhere(lanes, at, bytes);
+}
+
+/* A row whose heads are not known: stretches are as if they were heads. */
+static unsigned flags_of_stretches(const struct lanes *lanes, const unsigned char *at, size_t bytes)
+{
+	const size_t stretch = (size_t)lanes->bytes * SCAN_STRETCH;
+	unsigned all = SCAN_ZERO, any = 0;
+
+	while (bytes > 0) {
+		unsigned char flags[64];
+		size_t whole = bytes / stretch, count = whole < 64 ? whole : 64;
+		if (count == 0) { /* less than a stretch is left */
+			flags_of_heads(lanes, at, bytes, 1, flags);
+			return (all & flags[0]) | ((any | flags[0]) & SCAN_NONFINITE) |
+			       (any & SCAN_ZERO ? SCAN_ZERO_STRETCH : 0u);
+		}
+		flags_of_heads(lanes, at, stretch, (int64_t)count, flags);
+		for (size_t i = 0; i < count; i++) {
+			all &= flags[i];
+			any |= flags[i];
+		}
+		at += count * stretch;
+		bytes -= count * stretch;
+	}
+	return (all & SCAN_ZERO) | (any & SCAN_NONFINITE) |
+	       (any & SCAN_ZERO ? SCAN_ZERO_STRETCH : 0u);
 }
 
 static unsigned flags_of_lanes(const struct lanes *lanes, const unsigned char *at, size_t bytes)
 {
-	const size_t stretch = (size_t)lanes->bytes * SCAN_STRETCH;
-	uint64_t any = 0, carried = 0;
-	unsigned flags = 0;
-
-	for (size_t i = 0; i < bytes; i += stretch) {
-		size_t part = bytes - i < stretch ? bytes - i : stretch;
-		uint64_t here;
-		carried |= look_at_words(lanes, at + i, part, &here);
-		any |= here;
-		flags |= here == 0 && part == stretch ? SCAN_ZERO_STRETCH : 0u;
-	}
-	return flags | (any == 0 ? SCAN_ZERO : 0u) | (carried & lanes->top ? SCAN_NONFINITE : 0u);
+	if (bytes % ((size_t)lanes->bytes * SCAN_STRETCH) == 0 &&
+	        !may_have_stretches(lanes, at, bytes))
+		return 0;
+	return flags_of_stretches(lanes, at, bytes);
 }
 
 /* ---- blocks and groups: a value is scale * number (+ bias) ---- */
@@ -247,6 +352,7 @@ void scan_memory_free(struct scan_memory *memory)
 	free(memory->bytes);
 	free(memory->fingerprints);
 	free(memory->flags);
+	free(memory->slots);
 	*memory = (struct scan_memory){ 0 };
 }
 
@@ -260,22 +366,59 @@ static int memory_reserve(struct scan_memory *memory, size_t bytes, size_t rows)
 	if (memory->rows_capacity < rows) {
 		free(memory->fingerprints);
 		free(memory->flags);
+		free(memory->slots);
+		memory->slots = malloc(rows * sizeof(*memory->slots));
 		memory->fingerprints = malloc(rows * sizeof(*memory->fingerprints));
 		memory->flags = malloc(rows);
-		memory->rows_capacity = memory->fingerprints && memory->flags ? rows : 0;
+		memory->rows_capacity =
+		        memory->fingerprints && memory->flags && memory->slots ? rows : 0;
+		for (size_t i = 0; i < memory->rows_capacity; i++)
+			memory->slots[i] = (int64_t)i;
 	}
 	return memory->bytes_capacity >= bytes && memory->rows_capacity >= rows ? 0 : -1;
 }
 
-static void scan_piece(const struct saved_tensor *tensor, struct scan_memory *memory,
-        int64_t head_rows, size_t head_bytes)
+static bool has_lanes(enum saved_type type)
+{
+	return type != SAVED_Q8_0 && type != SAVED_Q4_0 && type != SAVED_AFFINE;
+}
+
+/* The packed heads are slots of one source, so the library's kernels do the work. */
+static int fingerprint_heads(struct scan_memory *memory, int64_t count, size_t head_bytes)
+{
+	kvc_source source = { .base = memory->bytes,
+		.row_count = count,
+		.row_stride_bytes = (int64_t)head_bytes,
+		.page_size = 1,
+		.slot_stride_bytes = (int64_t)head_bytes,
+		.head_count = 1,
+		.head_bytes = (int64_t)head_bytes,
+		.head_stride_bytes = (int64_t)head_bytes,
+		.read_bytes = (int64_t)head_bytes,
+		.dtype = KVC_UINT8 };
+	kvc_group group = KVC_GROUP_INIT;
+	kvc_tensor slots = { .data = memory->slots,
+		.device = { KVC_DEVICE_CPU, 0 },
+		.ndim = 1,
+		.dtype = KVC_INT64,
+		.shape = &count };
+
+	group.sources = &source;
+	group.source_count = 1;
+	return kvc_fingerprint(memory->fingerprints, &group, &slots, NULL) == KVC_OK ? 0 : -1;
+}
+
+static int scan_piece(const struct saved_tensor *tensor, struct scan_memory *memory, int64_t count,
+        size_t head_bytes)
 {
 	const unsigned char *head = memory->bytes;
 
-	for (int64_t i = 0; i < head_rows; i++, head += head_bytes) {
-		memory->fingerprints[i] = XXH3_64bits(head, head_bytes);
-		memory->flags[i] = (unsigned char)scan_flags(tensor, head, head_bytes);
-	}
+	if (tensor->heads > 1 && has_lanes(tensor->type))
+		flags_of_heads(lanes_of(tensor->type), head, head_bytes, count, memory->flags);
+	else
+		for (int64_t i = 0; i < count; i++, head += head_bytes)
+			memory->flags[i] = (unsigned char)scan_flags(tensor, head, head_bytes);
+	return fingerprint_heads(memory, count, head_bytes);
 }
 
 static int64_t rows_of_piece(const struct saved_tensor *tensor, size_t row_bytes)
@@ -311,7 +454,9 @@ int scan_tensor(const struct saved_tensor *tensor, int64_t row_count, struct sca
 			memory->fingerprints, memory->flags };
 		if (saved_read_bytes(tensor, first, count, memory->bytes, error) != 0)
 			return -1;
-		scan_piece(tensor, memory, count * tensor->heads, head_bytes);
+		if (scan_piece(tensor, memory, count * tensor->heads, head_bytes) != 0)
+			return saved_fail(error, "snapshot-row-too-large", "row_too_large", path,
+			        "row", -1, "%s", kvc_last_error()->message);
 		if (sink(context, &rows, error) != 0)
 			return -1;
 	}

@@ -2,8 +2,9 @@
  * One pass over the rows of a tensor: a fingerprint of each head of each row, and whether it is all
  * zero or holds a value that is not finite. Bytes are looked at once, while they are in cache.
  *
- * A fingerprint is XXH3-64 (seed 0, default secret) of the packed bytes of one head of one row, as
- * saved_read_bytes() gives them; so any program that has XXH3 can compute it again.
+ * A fingerprint is what kvc_fingerprint() gives for a source with id 0 of the packed bytes of one head
+ * of one row (as saved_read_bytes() packs them): s(XXH3-64(bytes) + 0x9E3779B97F4A7C15) mod 2^64, XXH3
+ * with seed 0, s the finaliser of splitmix64. So any program that has XXH3 can compute it again.
  */
 #ifndef KVCANARY_SNAPSHOT_SCAN_H
 #define KVCANARY_SNAPSHOT_SCAN_H
@@ -36,6 +37,7 @@ struct scan_memory {
 	size_t bytes_capacity;
 	uint64_t *fingerprints;
 	unsigned char *flags;
+	int64_t *slots;       /* 0, 1, 2, ...: all heads of a piece */
 	size_t rows_capacity; /* rows * heads */
 };
 

@@ -2,7 +2,7 @@
  * The side file of 'stamp': fingerprints of each head of each row, and the cells they belong to.
  *
  * A safetensors file, so that any tool can open it. Metadata: "kvc.schema" = "kvcanary.stamp 1",
- * "hash" = "xxh3-64", and for file n "f<n>.path", "f<n>.format", "f<n>.bytes", "f<n>.parts". For its
+ * "hash" = "kvc xxh3", and for file n "f<n>.path", "f<n>.format", "f<n>.bytes", "f<n>.parts". For its
  * part p, "f<n>.p<p>" = "<name> <stream> <layers>" and the tensors
  *
  *	f<n>.p<p>.positions       I64 [rows]
@@ -12,7 +12,7 @@
  *	f<n>.p<p>.l<l>.k, .v      U64 [rows, heads]; the metadata entry of this name is
  *	                          "<number> <type> <dim>"
  *
- * A fingerprint is XXH3-64 of the bytes of one head of one row (scan.h). "fingerprint", U64 [1], is
+ * A fingerprint of a head is the library's: see scan.h. "fingerprint", U64 [1], is
  * one of the side file itself: of names, dtypes, shapes and contents of all other tensors and of the
  * metadata, so that damage to the side file is not taken for damage to the cache.
  */

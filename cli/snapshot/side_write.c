@@ -169,7 +169,7 @@ static int declare_all(struct stamping *stamping, const struct side_source *sour
         struct saved_error *error)
 {
 	declare_text(stamping, "kvc.schema", SIDE_SCHEMA);
-	declare_text(stamping, "hash", "xxh3-64");
+	declare_text(stamping, "hash", "kvc xxh3");
 	for (int64_t i = 0; i < count; i++) {
 		struct saved_cache *cache;
 		if (saved_open(&cache, sources[i].path, &sources[i].options, error) != 0)
