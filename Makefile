@@ -23,7 +23,8 @@ SH_FILES = $(shell find tools bench tests -name '*.sh' -not -path 'tests/cli/*' 
 # need it either.
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: build run test check check-clang check-asan check-tsan check-all fuzz bench bench-peers \
+.PHONY: build run test check check-clang check-asan check-tsan check-neon check-all \
+	fuzz bench bench-peers \
 	test-sglang bench-sglang docs install \
 	format format-check lint clean help
 
@@ -64,6 +65,18 @@ check-tsan: ## Tests under ThreadSanitizer (clang)
 		-DKVC_SANITIZE=thread >/dev/null
 	cmake --build build-tsan -j $(JOBS)
 	TSAN_OPTIONS=die_after_fork=0 $(FIXED_LAYOUT) $(CTEST) --test-dir build-tsan --timeout 600 -LE 'tree|html'
+
+# Programs under qemu are slow, so only what has variants, and the arithmetic below it: a minute of
+# processor time.
+NEON_TESTS := test_variants test_variants_bytes test_float_formats test_rope_random test_stamped_step
+NEON_RUN := ^test_(variants|variants_bytes|float_formats)$$|^test_(rope_random|stamped_step)_neon$$
+
+check-neon: ## Tests of CPU variants and arithmetic for 64-bit ARM, under qemu
+	tools/setup.sh neon
+	cmake -S . -B build-neon -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake \
+		-DKVC_BUILD_CLI=OFF -DKVC_WERROR=$(WERROR) >/dev/null
+	cmake --build build-neon -j $(JOBS) --target $(NEON_TESTS)
+	$(CTEST) --test-dir build-neon --timeout 1200 -R '$(NEON_RUN)'
 
 check-all: check ## check, the long tests, and a clean replay of the whole trace
 	tools/setup.sh test browser

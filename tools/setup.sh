@@ -53,6 +53,16 @@ need_group() {
 	browser)
 		need chromium command -v chromium
 		;;
+	neon)
+		need_group test
+		need gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
+		need libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/include/stdio.h
+		need qemu-user-static command -v qemu-aarch64-static
+		for library in cmocka jansson; do
+			need "lib$library-dev:arm64" test -e \
+				"/usr/lib/aarch64-linux-gnu/pkgconfig/$library.pc"
+		done
+		;;
 	sanitize)
 		need_group test
 		need clang command -v clang
@@ -100,6 +110,9 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
 fi
 echo "setup: installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
+case " ${missing[*]}" in
+*:arm64*) dpkg --add-architecture arm64 ;;
+esac
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 if ! { apt-get -o DPkg::Lock::Timeout=300 update &&

@@ -17,9 +17,9 @@ const struct kvc__cpu_variant kvc__cpu_variants[] = {
 	        kvc__splitmix_fold_avx2, kvc__nonfinite_avx2, kvc__token_excess_avx2,
 	        kvc__narrow_avx2 },
 #elif defined(__aarch64__)
-	{ "neon", KVC__CPU_NEON, 0, kvc__rope_rows_portable, kvc__sincos_portable,
-	        kvc__xxh3_ahead_portable, kvc__splitmix_fold_neon, kvc__nonfinite_neon,
-	        kvc__token_excess_neon, kvc__narrow_portable },
+	{ "neon", KVC__CPU_NEON, 0, kvc__rope_rows_neon, kvc__sincos_neon, kvc__xxh3_ahead_portable,
+	        kvc__splitmix_fold_neon, kvc__nonfinite_neon, kvc__token_excess_neon,
+	        kvc__narrow_portable },
 #endif
 	{ "portable", 0, 0, kvc__rope_rows_portable, kvc__sincos_portable, kvc__xxh3_ahead_portable,
 	        kvc__splitmix_fold_portable, kvc__nonfinite_words_portable,
