@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Fields read in all; some hundredths of a second. */
-#define WORK_MAX ((uint64_t)4000000)
+/* Fields read in all; about a hundredth of a second. */
+#define WORK_MAX ((uint64_t)1000000)
 #define SHAPES_MAX 64
 /* Counts are tried from 0 to this. */
-#define SMALL_COUNTS 4096
+#define SMALL_COUNTS 256
 
 struct attempt {
 	struct llama_shape shape;
@@ -30,7 +30,7 @@ static bool fits(struct llama_scan *scan, const struct llama_shape *shape, uint6
 /* Some value near that of the field, or in fields of the same kind, or one bit away; of a count that
  * its own check has refused, any small one. */
 static bool mends(struct llama_scan *scan, const struct llama_shape *shape,
-        const struct llama_field *field, bool failed)
+        const struct llama_field *field, bool is_count)
 {
 	const char *dot = strchr(field->name, '.');
 
@@ -48,8 +48,8 @@ static bool mends(struct llama_scan *scan, const struct llama_shape *shape,
 		        fits(scan, shape, other->value))
 			return true;
 	}
-	for (uint64_t value = 0;
-	        failed && value < SMALL_COUNTS && !scan->unreadable && scan->fields_read < WORK_MAX;
+	for (uint64_t value = 0; is_count && value < SMALL_COUNTS && !scan->unreadable &&
+	                         scan->fields_read < WORK_MAX;
 	        value++)
 		if (fits(scan, shape, value))
 			return true;
@@ -68,16 +68,23 @@ static bool only_moves_the_end(const struct llama_scan *scan, size_t index)
 	return is_size;
 }
 
+/* Positions and sequence ids take part in nothing. */
+static bool is_structure(const char *name)
+{
+	return strcmp(name, "pos") != 0 && strcmp(name, "seq_id") != 0;
+}
+
 static bool try_field(struct llama_scan *scan, const struct attempt *attempt, size_t index)
 {
 	const struct llama_field *field = &scan->fields[index];
 	struct llama_fault *fault = &scan->fault;
 	bool failed = field->offset == attempt->fault.offset;
+	bool is_count = failed && strncmp(attempt->fault.kind, "count", 5) == 0;
 
 	scan->override_offset = field->offset;
-	if (!failed && only_moves_the_end(scan, index))
+	if (!failed && (!is_structure(field->name) || only_moves_the_end(scan, index)))
 		return false;
-	if (scan->fields_read > WORK_MAX || !mends(scan, &attempt->shape, field, failed))
+	if (scan->fields_read > WORK_MAX || !mends(scan, &attempt->shape, field, is_count))
 		return false;
 	if (failed) {
 		*fault = attempt->fault; /* its own check had found it */
@@ -127,6 +134,20 @@ static size_t collect_attempts(struct llama_scan *scan, struct attempt *out)
 	return count;
 }
 
+/* Shapes that differ only in what follows stumble alike; where the file is cut before that, one of
+ * them tells as much as all. */
+static bool is_repeated(const struct attempt *attempts, size_t index)
+{
+	const struct llama_fault *fault = &attempts[index].fault;
+
+	for (size_t i = 0; i < index && strcmp(fault->kind, "truncated") == 0; i++)
+		if (attempts[i].fault.offset == fault->offset &&
+		        attempts[i].fault.progress == fault->progress &&
+		        strcmp(attempts[i].fault.field, fault->field) == 0)
+			return true;
+	return false;
+}
+
 void llama_find_fault(struct llama_scan *scan)
 {
 	struct attempt attempts[SHAPES_MAX];
@@ -134,8 +155,9 @@ void llama_find_fault(struct llama_scan *scan)
 
 	scan->has_override = false;
 	count = collect_attempts(scan, attempts);
-	for (size_t i = 0; i < count && !scan->unreadable && scan->fields_read < WORK_MAX; i++)
-		if (blame_field(scan, &attempts[i]))
+	for (size_t i = 0; i < count && scan->fields_read < WORK_MAX && !scan->unreadable; i++)
+		if (!attempts[0].fault.is_sure && !is_repeated(attempts, i) &&
+		        blame_field(scan, &attempts[i]))
 			return;
 	if (count > 0)
 		scan->fault = attempts[0].fault;

@@ -145,6 +145,7 @@ static bool fail_field(struct llama_scan *scan, const char *kind, const char *na
 	va_list arguments;
 
 	fault->kind = kind;
+	fault->is_sure = false;
 	for (size_t i = 0; i < sizeof(fault_kinds_of_slugs) / sizeof(fault_kinds_of_slugs[0]); i++)
 		if (strcmp(fault_kinds_of_slugs[i].kind, kind) == 0)
 			fault->slug = fault_kinds_of_slugs[i].slug;
@@ -308,6 +309,11 @@ static bool take_cell(struct llama_scan *scan, uint32_t cell, uint32_t ext_bytes
 	if (count > SEQUENCES_MAX)
 		return fail_field(scan, "count_too_large", "n_seq_id", NO_INDEX, scan->at - 4,
 		        "cell %u is said to belong to %u sequences", cell, count);
+	/* A cell of a context belongs to at least one; in the file of one sequence builds either wrote
+	 * its id into every cell or into none. */
+	if (scan->container == LLAMA_CTX ? count == 0 : count != scan->ids_of_cell)
+		return fail_field(scan, "count_out_of_range", "n_seq_id", NO_INDEX, scan->at - 4,
+		        "cell %u is said to belong to %u sequences", cell, count);
 	if (rest_of(scan) < ext_bytes)
 		return fail_field(scan, "truncated", "ext", NO_INDEX, scan->at,
 		        "%u bytes of cell %u are needed, %llu are left", ext_bytes, cell,
@@ -377,7 +383,18 @@ static bool take_type(
 	if (!*out)
 		return fail_field(scan, "type_unknown", name, index, at,
 		        "%d is no ggml type of a cache", (int32_t)id);
+	scan->fault.progress = scan->at;
 	return true;
+}
+
+/* A block like the one before: whoever got here was not led astray. */
+static bool is_like_the_last(const struct llama_scan *scan, const struct llama_block *block)
+{
+	const struct llama_layout *layout = &scan->layout;
+	const struct llama_block *last = layout->blocks + layout->block_count - 1;
+
+	return layout->block_count > 0 && last->type == block->type &&
+	       last->row_bytes == block->row_bytes;
 }
 
 /* The bytes of a block, 'unit' of them for each of 'count' cells or channels. */
@@ -388,12 +405,15 @@ static bool take_data(struct llama_scan *scan, const struct block_names *names, 
 
 	block->data = scan->at;
 	scan->fault.progress = scan->at;
-	if (unit * count > rest_of(scan))
-		return fail_field(scan, "truncated", names->data, layer,
+	if (unit * count > rest_of(scan)) {
+		fail_field(scan, "truncated", names->data, layer,
 		        is_v ? saved_file_size(scan->file) : scan->at,
 		        "%llu bytes of layer %u are needed at %llu, %llu are left",
 		        (unsigned long long)(unit * count), layer, (unsigned long long)scan->at,
 		        (unsigned long long)rest_of(scan));
+		scan->fault.is_sure = rest_of(scan) > 0 && is_like_the_last(scan, block);
+		return false;
+	}
 	scan->at += unit * count;
 	scan->fault.progress = scan->at;
 	return add_block(scan, block);
@@ -508,6 +528,7 @@ static bool take_stream(
 	part->cache = cache;
 	part->stream = stream;
 	part->cells = scan->at + 4;
+	scan->ids_of_cell = shape->stream_count ? 1 : 0;
 	if (!take_cells(scan, shape->ext_bytes, &part->cell_count, &part->sequence_count))
 		return false;
 	if (part->cell_count == 0 && shape->stream_count)
@@ -541,14 +562,14 @@ static bool take_recurrent(struct llama_scan *scan)
 	uint32_t ids, s_trans;
 
 	layout->recurrent = scan->at;
+	scan->ids_of_cell = 0;
 	if (!take_cells(scan, 0, &layout->recurrent_cells, &ids))
 		return false;
 	if (layout->recurrent_cells == 0)
 		return fail_field(scan, "count_out_of_range", "cell_count", NO_INDEX,
 		        layout->recurrent, "it is 0");
 	/* One state of a sequence: so a cache of several cells is not taken for recurrent state. */
-	if (!llama_version_is_sure(scan->container, scan->version) &&
-	        (scan->container == LLAMA_CTX ? scan->id_repeats : layout->recurrent_cells > 1))
+	if (scan->container == LLAMA_CTX ? scan->id_repeats : layout->recurrent_cells > 1)
 		return fail_field(scan, "count_out_of_range", "cell_count", NO_INDEX,
 		        layout->recurrent, "%u states of one sequence", layout->recurrent_cells);
 	if (!take_u32(scan, "s_trans", NO_INDEX, &s_trans))

@@ -75,6 +75,7 @@ struct llama_fault {
 	char field[48];
 	uint64_t offset;
 	uint64_t progress; /* up to here all was plausible */
+	bool is_sure;      /* the file is cut; no field can be to blame */
 	char reason[192];
 };
 
@@ -106,6 +107,7 @@ struct llama_scan {
 	uint64_t fields_read; /* of all scans: what they cost */
 
 	uint64_t at;          /* cursor */
+	uint32_t ids_of_cell; /* how many each cell of a sequence's file has */
 	uint32_t previous_id; /* sequence of the cell before */
 	bool id_repeats;      /* two cells in a row of the same one */
 	uint64_t window_at;
