@@ -67,6 +67,7 @@ int cli_next_option(const struct cli_manual *manual, int argc, char **argv, cons
 int cli_check(int argc, char **argv);
 int cli_cpu(int argc, char **argv);
 int cli_cuda(int argc, char **argv);
+int cli_diff(int argc, char **argv);
 int cli_explain(int argc, char **argv);
 int cli_info(int argc, char **argv);
 int cli_replay(int argc, char **argv);

@@ -8,6 +8,7 @@ static const struct cli_command commands[] = {
 	{ "info", "say what a saved KV cache is", cli_info },
 	{ "check", "look for damage in saved KV caches", cli_check },
 	{ "stamp", "fingerprint saved KV caches, to name later what changed", cli_stamp },
+	{ "diff", "say in what two saved KV caches differ", cli_diff },
 	{ "replay", "run a serving trace through an engine, with faults to find", cli_replay },
 	{ "explain", "say what an error or a violation means and what to do", cli_explain },
 	{ "cpu", "list the CPU variants, and which kernels run here", cli_cpu },

@@ -8,9 +8,17 @@
 
 typedef void (*convert_function)(const unsigned char *bytes, size_t count, float *out);
 
+/* Two loads of a byte keep the compiler from using vectors, so one where the order allows it. */
 static uint32_t half_at(const unsigned char *bytes)
 {
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	uint16_t half;
+
+	memcpy(&half, bytes, sizeof(half));
+	return half;
+#else
 	return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8;
+#endif
 }
 
 static float float_from_bits(uint32_t bits)
@@ -21,18 +29,17 @@ static float float_from_bits(uint32_t bits)
 	return value;
 }
 
-/* 5 bits of exponent (bias 15), 10 of fraction. Without branches, so that loops are vectorised:
- * what is below 0x0400 is subnormal, from 0x7c00 on infinity or NaN. */
+/* 5 bits of exponent (bias 15), 10 of fraction. Without branches, so that loops are vectorised: the
+ * multiplication corrects the bias, of subnormals too; from 0x7c00 on it is infinity or NaN. */
 static float float_from_f16(uint32_t half)
 {
 	uint32_t magnitude = half & 0x7fffu;
-	uint32_t rebias = (magnitude >= 0x7c00u ? 255u - 31u : 127u - 15u) << 23;
-	float subnormal = (float)(int32_t)magnitude * 0x1p-24f;
+	uint32_t special = 0u - (uint32_t)(magnitude >= 0x7c00u);
+	float scaled = float_from_bits(magnitude << 13) * 0x1p112f;
 	uint32_t bits;
 
-	memcpy(&bits, &subnormal, sizeof(bits));
-	bits = magnitude < 0x0400u ? bits : (magnitude << 13) + rebias;
-	return float_from_bits((half & 0x8000u) << 16 | bits);
+	memcpy(&bits, &scaled, sizeof(bits));
+	return float_from_bits(bits | (special & 0x7f800000u) | (half & 0x8000u) << 16);
 }
 
 /* 4 bits of exponent (bias 7), 3 of fraction; 7f is NaN, there is no infinity. */
