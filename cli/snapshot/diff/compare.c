@@ -546,6 +546,26 @@ static void report_missing_layers(struct diff_context *context)
 		}
 }
 
+/* What the files say of their origin: of other models or tokenizers nothing is to be compared. */
+static void compare_identity(struct diff_context *context)
+{
+	const struct saved_cache *const *cache = context->result->alignment.cache;
+
+	for (int64_t i = 0; i < cache[DIFF_A]->identity_count; i++)
+		for (int64_t j = 0; j < cache[DIFF_B]->identity_count; j++) {
+			const struct saved_identity *a = &cache[DIFF_A]->identity[i];
+			const struct saved_identity *b = &cache[DIFF_B]->identity[j];
+			struct diff_finding *finding;
+			if (strcmp(a->field, b->field) != 0 || strcmp(a->value, b->value) == 0)
+				continue;
+			finding = diff_add(context->result, "identity", FINDING_DOUBT);
+			if (finding)
+				snprintf(finding->place.detail, sizeof(finding->place.detail),
+				        "%s is %.60s in A and %.60s in B", a->field, a->value,
+				        b->value);
+		}
+}
+
 /* ---- all of it ---- */
 
 static bool compare_stack(struct diff_context *context, struct diff_stack_result *stack)
@@ -583,8 +603,10 @@ static bool compare_stacks(struct diff_context *context)
 		result->stacks[s].stack = &result->alignment.stacks[s];
 		good = compare_stack(context, &result->stacks[s]);
 	}
-	if (good)
+	if (good) {
 		report_missing_layers(context);
+		compare_identity(context);
+	}
 	for (int i = 0; context->buffers && i < threads; i++)
 		diff_buffers_free(&context->buffers[i]);
 	free(context->buffers);

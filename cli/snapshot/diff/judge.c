@@ -22,6 +22,7 @@
 #define MAD_TO_SIGMA 1.4826
 #define ROWS_TO_JUDGE_ALONE 6 /* fewer are judged together with those of the layers around */
 #define LAYERS_AROUND 2
+#define ROWS_FOR_OWN_SPREAD 32
 
 double diff_limit(const struct diff_drift *drift)
 {
@@ -171,6 +172,28 @@ static void find_drift(struct diff_layer_cells *layers, int64_t layer_count, int
 	drift->spike_center += log(drift->scale);
 }
 
+/* The deviation of few rows is a poor estimate; that of all layers together is a good one. */
+static void pool_spreads(
+        struct diff_layer_cells *layers, int64_t layer_count, int tensor, double *scratch)
+{
+	for (int spike = 0; spike < 2; spike++) {
+		double pooled;
+		int64_t count = 0;
+		for (int64_t i = 0; i < layer_count; i++) {
+			const struct diff_drift *drift = &layers[i].drift[tensor];
+			if (layers[i].cell[tensor] && drift->scale > 0)
+				scratch[count++] =
+				        spike ? drift->spike_spread : drift->error_spread;
+		}
+		if (count == 0)
+			return;
+		pooled = median(scratch, count);
+		for (int64_t i = 0; i < layer_count; i++)
+			*(spike ? &layers[i].drift[tensor].spike_spread
+			        : &layers[i].drift[tensor].error_spread) = pooled;
+	}
+}
+
 /* ---- single cells ---- */
 
 /* The cell is damage whatever its row does elsewhere. */
@@ -290,7 +313,8 @@ static void judge_row(struct diff_layer_cells *layers, int64_t layer_count, int6
 
 bool diff_judge(struct diff_layer_cells *layers, int64_t layer_count, int64_t row_count)
 {
-	double *scratch = calloc((size_t)row_count + ROWS_TO_JUDGE_ALONE * (2 * LAYERS_AROUND + 1),
+	double *scratch = calloc(
+	        (size_t)(row_count + layer_count) + ROWS_TO_JUDGE_ALONE * (2 * LAYERS_AROUND + 1),
 	        sizeof(*scratch));
 
 	if (!scratch)
@@ -304,6 +328,8 @@ bool diff_judge(struct diff_layer_cells *layers, int64_t layer_count, int64_t ro
 		for (int64_t layer = 0; layer < layer_count; layer++)
 			if (layers[layer].cell[tensor])
 				find_drift(layers, layer_count, row_count, layer, tensor, scratch);
+		if (row_count < ROWS_FOR_OWN_SPREAD)
+			pool_spreads(layers, layer_count, tensor, scratch);
 	}
 	for (int64_t row = 0; row < row_count; row++)
 		judge_row(layers, layer_count, row);

@@ -44,6 +44,7 @@ struct row_batch {
 	int64_t width;
 	int64_t head_dim; /* 0: not known */
 	struct diff_precision precision;
+	double element_limit; /* error of a single element, relative to the row */
 };
 
 /* ---- what differs ---- */
@@ -57,7 +58,13 @@ static bool differs(
 	if (!isfinite(x) || !isfinite(y))
 		return !(isnan(x) && isnan(y)) && x != y;
 	return d > (double)batch->precision.relative * (2 * value + rms) &&
-	       d > 2 * batch->target->typical * rms && d > (double)batch->precision.of_most * rms;
+	       d > batch->element_limit * rms && d > (double)batch->precision.of_most * rms;
+}
+
+/* Of a tensor that drifts, single elements are off by several times what the row is. */
+static double element_limit(const struct diff_target *target)
+{
+	return (target->typical > 1.5 * (double)target->floor ? 8 : 2) * target->typical;
 }
 
 static double rms_of(const float *a, const float *b, int64_t count)
@@ -100,7 +107,15 @@ static void find_segments(const struct row_batch *batch, struct row_case *one)
 		}
 	}
 	one->element = first;
-	if (first < 0)
+	for (int64_t head = 0;
+	        first < 0 && batch->head_dim && head < batch->width / batch->head_dim; head++)
+		if (diff_relative(one->values[0] + head * batch->head_dim,
+		            one->values[1] + head * batch->head_dim,
+		            batch->head_dim) > batch->target->limit / 2) {
+			add_segment(one, head * batch->head_dim, (head + 1) * batch->head_dim);
+			one->heads++;
+		}
+	if (first < 0 && one->segment_count == 0)
 		add_segment(one, 0, batch->width);
 	else if (!batch->head_dim)
 		add_segment(one, first, last + 1);
@@ -532,6 +547,7 @@ static bool explain_target(
 	batch.width = t->heads * t->dim;
 	batch.head_dim = t->heads > 1 ? t->dim : u->heads > 1 ? u->dim : 0;
 	batch.precision = diff_precision(t, u);
+	batch.element_limit = element_limit(target);
 	most = BATCH_FLOATS / batch.width / 2;
 	most = most < 2 ? 2 : most > BATCH_MAX ? BATCH_MAX : most;
 	memory = calloc((size_t)(2 * most * batch.width), sizeof(*memory));

@@ -348,7 +348,7 @@ static bool find_box(struct layout_box *box, const struct saved_part *part, int6
 				continue;
 			if (!is_plain_element(u) || u->plane.file != t->plane.file ||
 			        u->heads != t->heads || u->dim != t->dim || u->type != t->type ||
-			        !u->pages != !t->pages || u->page_rows != t->page_rows)
+			        u->pages != t->pages || u->page_rows != t->page_rows)
 				return false;
 			last = u->plane.offset +
 			       (box->count[AXIS_TOKEN] - 1) * u->plane.row_stride +
@@ -394,7 +394,6 @@ struct layout_trial {
 	const struct layout *layout;
 };
 
-/* Pages give every tensor a place of its own in each page: not described here. */
 static struct saved_tensor *trial_tensors(
         const struct layout_trial *trial, int64_t layer, int tensor)
 {
@@ -485,7 +484,6 @@ static int try_box(struct diff_context *context, struct diff_stack_result *stack
 		const struct saved_cache *cache = context->result->alignment.cache[side];
 		if (s->part_count[side] != 1 ||
 		        s->layer[side][first + layers - 1] != s->layer[side][first] + layers - 1 ||
-		        cache->parts[s->parts[side][0]].layers[0].tensor[0].pages ||
 		        !find_box(&trial.box, &cache->parts[s->parts[side][0]],
 		                s->layer[side][first], layers, tensors, heads))
 			continue;
