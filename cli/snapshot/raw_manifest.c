@@ -46,7 +46,7 @@ static int refuse_manifest(const struct parsing *parsing, const char *field, con
 /* ---- values ---- */
 
 /* A whole number from least to most. */
-static int take_number(
+static int take_raw_number(
         struct parsing *parsing, const char *field, uint64_t least, uint64_t most, int64_t *out)
 {
 	enum json_token token = json_next(&parsing->json);
@@ -61,7 +61,7 @@ static int take_number(
 }
 
 /* A string, kept as long as the cache. */
-static int take_text(struct parsing *parsing, const char *field, const char **out)
+static int take_raw_text(struct parsing *parsing, const char *field, const char **out)
 {
 	enum json_token token = json_next(&parsing->json);
 
@@ -76,7 +76,7 @@ static int take_text(struct parsing *parsing, const char *field, const char **ou
 }
 
 /* A list of whole numbers; the caller frees *out. */
-static int take_numbers(struct parsing *parsing, const char *field, uint64_t most,
+static int take_raw_numbers(struct parsing *parsing, const char *field, uint64_t most,
         int64_t count_most, int64_t **out, int64_t *count_out)
 {
 	int64_t count = 0, capacity = 0;
@@ -107,15 +107,15 @@ static int take_numbers(struct parsing *parsing, const char *field, uint64_t mos
 }
 
 /* The same, kept as long as the cache. */
-static int take_list(struct parsing *parsing, const char *field, uint64_t most, int64_t count_most,
-        int64_t **out, int64_t *count_out)
+static int take_raw_list(struct parsing *parsing, const char *field, uint64_t most,
+        int64_t count_most, int64_t **out, int64_t *count_out)
 {
 	int64_t *numbers = NULL, *kept;
 	int failed;
 
 	if (*out)
 		return refuse_manifest(parsing, field, "given twice");
-	failed = take_numbers(parsing, field, most, count_most, &numbers, count_out);
+	failed = take_raw_numbers(parsing, field, most, count_most, &numbers, count_out);
 	if (!failed) {
 		kept = saved_alloc(parsing->cache, (uint64_t)*count_out, sizeof(*kept));
 		if (kept)
@@ -128,7 +128,7 @@ static int take_list(struct parsing *parsing, const char *field, uint64_t most, 
 	return failed;
 }
 
-static int take_array(struct parsing *parsing, const char *field)
+static int take_raw_array(struct parsing *parsing, const char *field)
 {
 	enum json_token token = json_next(&parsing->json);
 
@@ -139,12 +139,12 @@ static int take_array(struct parsing *parsing, const char *field)
 
 /* ---- a group ---- */
 
-static int take_layout(struct parsing *parsing, struct raw_group *group)
+static int take_raw_layout(struct parsing *parsing, struct raw_group *group)
 {
 	const char *text = NULL, *axes;
 	bool seen[RAW_AXES] = { false };
 
-	if (take_text(parsing, "layout", &text))
+	if (take_raw_text(parsing, "layout", &text))
 		return -1;
 	axes = text;
 	for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++)
@@ -164,11 +164,11 @@ static int take_layout(struct parsing *parsing, struct raw_group *group)
 	return 0;
 }
 
-static int take_dtype(struct parsing *parsing, struct raw_group *group)
+static int take_raw_dtype(struct parsing *parsing, struct raw_group *group)
 {
 	const char *text = NULL;
 
-	if (take_text(parsing, "dtype", &text))
+	if (take_raw_text(parsing, "dtype", &text))
 		return -1;
 	for (int i = 0; i < SAFETENSORS_DTYPE_COUNT; i++)
 		if (strcmp(text, safetensors_dtype_name((enum safetensors_dtype)i)) == 0 &&
@@ -189,7 +189,7 @@ static int take_raw_layers(struct parsing *parsing, struct raw_group *group)
 	if (token == JSON_FAILED)
 		return -1;
 	if (token == JSON_ARRAY) {
-		if (take_list(parsing, "layers", INT32_MAX, SAVED_LAYERS_MAX, &numbers,
+		if (take_raw_list(parsing, "layers", INT32_MAX, SAVED_LAYERS_MAX, &numbers,
 		            &group->layer_count))
 			return -1;
 		group->layer_numbers = numbers;
@@ -224,7 +224,7 @@ static int take_group_field(struct parsing *parsing, struct raw_group *group)
 		if (strcmp(key, numbers[i].name) == 0)
 			return *numbers[i].out >= 0
 			               ? refuse_manifest(parsing, numbers[i].name, "given twice")
-			       : take_number(parsing, numbers[i].name, numbers[i].least,
+			       : take_raw_number(parsing, numbers[i].name, numbers[i].least,
 			                 numbers[i].out == &group->tensors ? 2 : SIZE_MOST,
 			                 numbers[i].out)
 			               ? -1
@@ -234,9 +234,9 @@ static int take_group_field(struct parsing *parsing, struct raw_group *group)
 	        (group->layer_count >= 0 && strcmp(key, "layers") == 0))
 		return refuse_manifest(parsing, key, "given twice");
 	if (strcmp(key, "layout") == 0)
-		return take_layout(parsing, group) ? -1 : 1;
+		return take_raw_layout(parsing, group) ? -1 : 1;
 	if (strcmp(key, "dtype") == 0)
-		return take_dtype(parsing, group) ? -1 : 1;
+		return take_raw_dtype(parsing, group) ? -1 : 1;
 	if (strcmp(key, "layers") == 0)
 		return take_raw_layers(parsing, group) ? -1 : 1;
 	return 0;
@@ -250,14 +250,14 @@ static const struct raw_group blank_group = { .layer_count = -1,
 	.layer_bytes = -1,
 	.tensors = -1 };
 
-static int take_groups(struct parsing *parsing)
+static int take_raw_groups(struct parsing *parsing)
 {
 	struct raw_manifest *manifest = parsing->manifest;
 	enum json_token token;
 
 	if (manifest->group_count)
 		return refuse_manifest(parsing, "groups", "given twice");
-	if (take_array(parsing, "groups"))
+	if (take_raw_array(parsing, "groups"))
 		return -1;
 	while ((token = json_next(&parsing->json)) == JSON_OBJECT) {
 		struct raw_group *group = &manifest->groups[manifest->group_count];
@@ -289,11 +289,11 @@ static int take_raw_page(struct parsing *parsing, struct raw_page *page)
 	while ((token = json_next(&parsing->json)) == JSON_KEY) {
 		const char *key = parsing->json.text;
 		int failed =
-		        strcmp(key, "file") == 0 ? take_text(parsing, "pages.file", &page->file)
-		        : strcmp(key, "offset") == 0
-		                ? take_number(parsing, "pages.offset", 0, INT64_MAX, &page->offset)
+		        strcmp(key, "file") == 0 ? take_raw_text(parsing, "pages.file", &page->file)
+		        : strcmp(key, "offset") == 0 ? take_raw_number(parsing, "pages.offset", 0,
+		                                               INT64_MAX, &page->offset)
 		        : strcmp(key, "rows") == 0
-		                ? take_number(parsing, "pages.rows", 1, SIZE_MOST, &page->rows)
+		                ? take_raw_number(parsing, "pages.rows", 1, SIZE_MOST, &page->rows)
 		                : refuse_manifest(parsing, "pages", "a field that no page has");
 		if (failed)
 			return -1;
@@ -328,7 +328,7 @@ static int take_pages(struct parsing *parsing)
 
 	if (parsing->manifest->pages)
 		return refuse_manifest(parsing, "pages", "given twice");
-	if (take_array(parsing, "pages"))
+	if (take_raw_array(parsing, "pages"))
 		return -1;
 	while ((token = json_next(&parsing->json)) == JSON_OBJECT || token == JSON_STRING) {
 		struct raw_page page = { 0 };
@@ -349,7 +349,7 @@ static int take_pages(struct parsing *parsing)
 
 /* ---- the rest ---- */
 
-static int take_rope(struct parsing *parsing)
+static int take_raw_rope(struct parsing *parsing)
 {
 	struct saved_rope *rope = &parsing->manifest->rope;
 	enum json_token token = json_next(&parsing->json);
@@ -368,15 +368,16 @@ static int take_rope(struct parsing *parsing)
 			if (!isfinite(rope->base) || rope->base <= 0)
 				return refuse_manifest(parsing, "rope.base", "no positive number");
 		} else if (strcmp(key, "style") == 0) {
-			failed = take_text(parsing, "rope.style", &style);
+			failed = take_raw_text(parsing, "rope.style", &style);
 			rope->interleaved = style && strcmp(style, "interleaved") == 0;
 			if (style && !rope->interleaved && strcmp(style, "neox") != 0)
 				return refuse_manifest(
 				        parsing, "rope.style", "neither neox nor interleaved");
 		} else if (strcmp(key, "dim") == 0)
-			failed = take_number(parsing, "rope.dim", 0, INT32_MAX, &rope->rotary_dim);
+			failed = take_raw_number(
+			        parsing, "rope.dim", 0, INT32_MAX, &rope->rotary_dim);
 		else if (strcmp(key, "offset") == 0)
-			failed = take_number(
+			failed = take_raw_number(
 			        parsing, "rope.offset", 0, INT32_MAX, &rope->rotary_offset);
 		else
 			return refuse_manifest(parsing, "rope", "a field that it does not have");
@@ -396,30 +397,30 @@ static int take_manifest_field(struct parsing *parsing, struct raw_group *defaul
 	if (taken != 0)
 		return taken < 0 ? -1 : 0;
 	if (strcmp(key, "kvc.pages") == 0)
-		return take_number(parsing, "kvc.pages", 1, 1, &version);
+		return take_raw_number(parsing, "kvc.pages", 1, 1, &version);
 	if (strcmp(key, "what") == 0)
-		return take_text(parsing, "what", &manifest->what);
+		return take_raw_text(parsing, "what", &manifest->what);
 	if (strcmp(key, "model") == 0)
-		return take_text(parsing, "model", &manifest->model);
+		return take_raw_text(parsing, "model", &manifest->model);
 	if (strcmp(key, "tokenizer") == 0)
-		return take_text(parsing, "tokenizer", &manifest->tokenizer);
+		return take_raw_text(parsing, "tokenizer", &manifest->tokenizer);
 	if (strcmp(key, "block_size") == 0)
-		return take_number(parsing, "block_size", 1, INT32_MAX, &manifest->block_size);
+		return take_raw_number(parsing, "block_size", 1, INT32_MAX, &manifest->block_size);
 	if (strcmp(key, "rope") == 0)
-		return take_rope(parsing);
+		return take_raw_rope(parsing);
 	if (strcmp(key, "groups") == 0)
-		return take_groups(parsing);
+		return take_raw_groups(parsing);
 	if (strcmp(key, "pages") == 0)
 		return take_pages(parsing);
 	if (strcmp(key, "tokens") == 0)
-		return take_array(parsing, "tokens")
+		return take_raw_array(parsing, "tokens")
 		               ? -1
-		               : take_list(parsing, "tokens", INT32_MAX, SAVED_CELLS_MAX,
+		               : take_raw_list(parsing, "tokens", INT32_MAX, SAVED_CELLS_MAX,
 		                         &manifest->tokens, &manifest->token_count);
 	if (strcmp(key, "positions") == 0)
-		return take_array(parsing, "positions")
+		return take_raw_array(parsing, "positions")
 		               ? -1
-		               : take_list(parsing, "positions", INT32_MAX, SAVED_CELLS_MAX,
+		               : take_raw_list(parsing, "positions", INT32_MAX, SAVED_CELLS_MAX,
 		                         &manifest->positions, &manifest->position_count);
 	return refuse_manifest(parsing, "manifest", "a field that it does not have");
 }

@@ -176,7 +176,7 @@ static int refuse_header_memory(const struct header *header)
 
 /* ---- growing lists ---- */
 
-static void *grow_list(void *list, size_t *capacity, size_t item_bytes)
+static void *grow_entries(void *list, size_t *capacity, size_t item_bytes)
 {
 	size_t wanted = *capacity ? *capacity * 2 : 64;
 	void *longer = realloc(list, wanted * item_bytes);
@@ -196,7 +196,7 @@ static int keep_tensor(struct header *header, const struct safetensors_tensor *t
 		        "more tensors than are read here (262,144)");
 	if (count == opened->tensor_capacity) {
 		struct safetensors_tensor *tensors =
-		        grow_list(opened->tensors, &opened->tensor_capacity, sizeof(*tensor));
+		        grow_entries(opened->tensors, &opened->tensor_capacity, sizeof(*tensor));
 		if (!tensors)
 			return refuse_header_memory(header);
 		opened->tensors = tensors;
@@ -216,7 +216,7 @@ static int add_pair(struct header *header, const char *key, const char *value)
 		        "more strings than are read here (262,144)");
 	if (count == opened->pair_capacity) {
 		struct safetensors_pair *pairs =
-		        grow_list(opened->pairs, &opened->pair_capacity, sizeof(*pairs));
+		        grow_entries(opened->pairs, &opened->pair_capacity, sizeof(*pairs));
 		if (!pairs)
 			return refuse_header_memory(header);
 		opened->pairs = pairs;
