@@ -59,8 +59,13 @@ def plan_arguments(tokens, prefix, extend):
 
 
 def context_of(tokens):
-    pool = torch.randint(0, 256, (tokens + 1, TOKEN_BYTES), dtype=torch.uint8,
-                         generator=torch.Generator().manual_seed(2))
+    pool = torch.randint(
+        0,
+        256,
+        (tokens + 1, TOKEN_BYTES),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(2),
+    )
     return sglang.VerifyOrWriteContext(
         canary_buf=torch.zeros(tokens + 1, 32, dtype=torch.uint8),
         kernel_kind=sglang.CanaryLaunchTag.TAIL_K_FULL,
@@ -68,8 +73,11 @@ def context_of(tokens):
         violation_write_index=torch.zeros(1, dtype=torch.int32),
         slot_run_counter=torch.zeros(1, dtype=torch.int64),
         kernel_run_counter=torch.zeros(1, dtype=torch.int64),
-        real_kv_sources=(sglang.RealKvSource(
-            tensor=pool, page_size=1, num_bytes_per_token=TOKEN_BYTES, read_bytes=TOKEN_BYTES),),
+        real_kv_sources=(
+            sglang.RealKvSource(
+                tensor=pool, page_size=1, num_bytes_per_token=TOKEN_BYTES, read_bytes=TOKEN_BYTES
+            ),
+        ),
         real_kv_hash_mode=sglang.RealKvHashMode.ALL,
         enable_chain_position_assert=torch.zeros(1, dtype=torch.int32),
     )
@@ -96,41 +104,62 @@ def measure(name, tokens, ours, theirs, outcome):
     ours()
     same = all(torch.equal(*pair) for pair in zip(outcome(), expected, strict=True))
     fast = seconds(ours, at_least=0.5)
-    return {"operation": name, "tokens": tokens, "reference_ms": slow * 1e3,
-            "kvcanary_ms": fast * 1e3, "times": slow / fast, "same": same}
+    return {
+        "operation": name,
+        "tokens": tokens,
+        "reference_ms": slow * 1e3,
+        "kvcanary_ms": fast * 1e3,
+        "times": slow / fast,
+        "same": same,
+    }
 
 
 def rows_of(tokens):
     plan = plan_arguments(tokens, prefix=tokens // REQUESTS, extend=0)
     verify_plan = plan["verify_plan_out"]
     yield measure(
-        "plan", tokens, lambda: sglang.launch_canary_plan_kernels(**plan),
+        "plan",
+        tokens,
+        lambda: sglang.launch_canary_plan_kernels(**plan),
         lambda: reference("plan_ref", "launch_canary_plan_kernels")(**plan),
-        lambda: [verify_plan.verify_slot_indices, verify_plan.verify_prev_slot_indices,
-                 verify_plan.verify_expected_positions, verify_plan.verify_num_valid])
+        lambda: [
+            verify_plan.verify_slot_indices,
+            verify_plan.verify_prev_slot_indices,
+            verify_plan.verify_expected_positions,
+            verify_plan.verify_num_valid,
+        ],
+    )
 
     context = context_of(tokens)
     first = plan_arguments(tokens, prefix=0, extend=tokens // REQUESTS)
     sglang.launch_canary_plan_kernels(**first)
     write = {
-        "context": context, "plan": first["write_plan_out"],
+        "context": context,
+        "plan": first["write_plan_out"],
         "input_ids": torch.arange(tokens) % 32000,
         "positions": torch.arange(tokens) % (tokens // REQUESTS),
         "out_cache_loc": first["req_to_token"][1:].reshape(-1).to(torch.int64),
-        "enable_write_input_assert": False, "expected_input_tokens": None,
+        "enable_write_input_assert": False,
+        "expected_input_tokens": None,
         "expected_input_positions": None,
     }
     yield measure(
-        "write", tokens, lambda: sglang.launch_canary_write_kernel(**write),
+        "write",
+        tokens,
+        lambda: sglang.launch_canary_write_kernel(**write),
         lambda: reference("write_ref", "launch_canary_write_kernel")(**write),
-        lambda: [context.canary_buf, context.violation_ring])
+        lambda: [context.canary_buf, context.violation_ring],
+    )
 
     verify = {"context": context, "plan": verify_plan, "check_verify_expected_token": False}
     sglang.launch_canary_plan_kernels(**plan)
     yield measure(
-        "verify", tokens, lambda: sglang.launch_canary_verify_kernel(**verify),
+        "verify",
+        tokens,
+        lambda: sglang.launch_canary_verify_kernel(**verify),
         lambda: reference("verify_ref", "launch_canary_verify_kernel")(**verify),
-        lambda: [context.violation_ring, context.violation_write_index])
+        lambda: [context.violation_ring, context.violation_write_index],
+    )
 
 
 def main():
@@ -141,16 +170,21 @@ def main():
     options = parser.parse_args()
     kvcanary.set_num_threads(options.threads)
     variant = next(v.name for v in kvcanary.cpu_variants() if v.chosen)
-    print(f"kvcanary {kvcanary.__version__}, {variant}, {kvcanary.get_num_threads()} threads; "
-          f"torch {torch.__version__}, Python {platform.python_version()}")
+    print(
+        f"kvcanary {kvcanary.__version__}, {variant}, {kvcanary.get_num_threads()} threads; "
+        f"torch {torch.__version__}, Python {platform.python_version()}"
+    )
     print(f"{'':8}{'tokens':>8}{'reference ms':>15}{'kvcanary ms':>14}{'times':>9}")
     rows = []
     for tokens in options.tokens:
         for row in rows_of(tokens):
             rows.append(row)
-            print(f"{row['operation']:8}{row['tokens']:8}{row['reference_ms']:15.1f}"
-                  f"{row['kvcanary_ms']:14.3f}{row['times']:9.0f}"
-                  f"{'' if row['same'] else '  NOT THE SAME BYTES'}", flush=True)
+            print(
+                f"{row['operation']:8}{row['tokens']:8}{row['reference_ms']:15.1f}"
+                f"{row['kvcanary_ms']:14.3f}{row['times']:9.0f}"
+                f"{'' if row['same'] else '  NOT THE SAME BYTES'}",
+                flush=True,
+            )
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
     return 0 if all(row["same"] for row in rows) else 1

@@ -83,11 +83,13 @@ class Cases:
                 verify_expected_positions=self.untouched(capacity),
                 verify_prev_slot_indices=self.untouched(capacity),
                 verify_num_valid=self.untouched(1, torch.int32),
-                enable=self.untouched(1, torch.int32)),
+                enable=self.untouched(1, torch.int32),
+            ),
             "write_plan_out": self.write_module.WritePlan(
                 write_offsets=self.untouched(requests + 1),
                 write_seed_slot_indices=self.untouched(requests),
-                write_num_valid_reqs=self.untouched(1, torch.int32)),
+                write_num_valid_reqs=self.untouched(1, torch.int32),
+            ),
             "req_pool_indices": self.length(self.ints(bs, 0, rows - 1)),
             "prefix_lens": self.length(self.ints(bs, least, columns + past)),
             "extend_seq_lens": self.length(self.ints(bs, least, 5)),
@@ -96,9 +98,11 @@ class Cases:
             "full_to_swa_index_mapping": mapping,
             "verify_capacity": capacity,
             "req_to_verify_expected_tokens": (
-                self.table(rows, token_columns, -1, 99) if expected else None),
+                self.table(rows, token_columns, -1, 99) if expected else None
+            ),
             "req_to_verify_expected_tokens_valid_lens": (
-                self.length(self.ints(bs, -1, token_columns + past)) if expected else None),
+                self.length(self.ints(bs, -1, token_columns + past)) if expected else None
+            ),
             "kv_token_id_vs_position_offset": offset,
         }
         if self.chance(1):
@@ -123,8 +127,11 @@ class Cases:
             wider[:, ::2] = pool
             tensor = wider[:, ::2][:, : row_bytes // width]
         return self.verify_module.RealKvSource(
-            tensor=tensor, page_size=page, num_bytes_per_token=token_bytes,
-            read_bytes=16 * self.int(1, token_bytes // 16))
+            tensor=tensor,
+            page_size=page,
+            num_bytes_per_token=token_bytes,
+            read_bytes=16 * self.int(1, token_bytes // 16),
+        )
 
     def context(self, slots):
         words = 3 if self.chance(1) else self.rng.choice([4, 4, 4, 5, 6])
@@ -140,8 +147,9 @@ class Cases:
             canary_buf=buffer,
             kernel_kind=self.verify_module.CanaryLaunchTag(self.int(0, 11)),
             violation_ring=torch.zeros(ring, 8, dtype=torch.int64),
-            violation_write_index=torch.tensor([self.int(0, ring + 2) if self.chance(30) else 0],
-                                               dtype=torch.int32),
+            violation_write_index=torch.tensor(
+                [self.int(0, ring + 2) if self.chance(30) else 0], dtype=torch.int32
+            ),
             slot_run_counter=torch.tensor([self.int(0, 99)]),
             kernel_run_counter=torch.tensor([self.int(0, 99)]),
             real_kv_sources=tuple(self.source(slots) for _ in range(sources)),
@@ -168,10 +176,12 @@ class Cases:
         if self.chance(3) and not context.real_kv_sources:
             self.rng.shuffle(offsets)  # offsets that fall
         start = self.int(0, 30)
-        positions = self.vector([start + i if self.chance(80) else self.int(-INT64, INT64)
-                                 for i in range(tokens)])
-        input_ids = self.vector([self.int(-INT64, INT64) if self.chance(20) else self.int(0, 9)
-                                 for _ in range(tokens)])
+        positions = self.vector(
+            [start + i if self.chance(80) else self.int(-INT64, INT64) for i in range(tokens)]
+        )
+        input_ids = self.vector(
+            [self.int(-INT64, INT64) if self.chance(20) else self.int(0, 9) for _ in range(tokens)]
+        )
         asserting = self.chance(50)
         expected = {"expected_input_tokens": None, "expected_input_positions": None}
         if asserting or self.chance(2):
@@ -185,10 +195,12 @@ class Cases:
             "plan": self.write_module.WritePlan(
                 write_offsets=self.vector(offsets),
                 write_seed_slot_indices=self.vector(
-                    [self.int(-2, slots - 1) for _ in range(requests)]),
+                    [self.int(-2, slots - 1) for _ in range(requests)]
+                ),
                 write_num_valid_reqs=torch.tensor(
-                    [requests if self.chance(80) else self.int(-1, requests + 1)],
-                    dtype=torch.int32)),
+                    [requests if self.chance(80) else self.int(-1, requests + 1)], dtype=torch.int32
+                ),
+            ),
             "input_ids": input_ids,
             "positions": positions,
             "out_cache_loc": self.vector(chosen),
@@ -214,8 +226,11 @@ class Cases:
         """Over records that `write`, a launcher, made; some of it damaged afterwards."""
         case = self.write()
         context = case["context"]
-        sound = {"enable_write_input_assert": False, "expected_input_tokens": None,
-                 "expected_input_positions": None}
+        sound = {
+            "enable_write_input_assert": False,
+            "expected_input_tokens": None,
+            "expected_input_positions": None,
+        }
         if context.canary_buf.shape[1] >= 32 and len(context.real_kv_sources) <= 4:
             write(**{**case, **sound})
         slots, capacity = context.canary_buf.shape[0], self.int(1, 12)
@@ -226,7 +241,8 @@ class Cases:
         if context.real_kv_sources and self.chance(20):
             tensor = context.real_kv_sources[0].tensor
             tensor[self.int(0, tensor.shape[0] - 1), self.int(0, tensor.shape[1] - 1)] = self.int(
-                0, 127)
+                0, 127
+            )
         damage = self.rng.choice([0, 0, 20])  # per cent of the entries
         chosen = self.ints(capacity, 0, slots - 1)
         if before and not damage:
@@ -236,19 +252,31 @@ class Cases:
             "plan": self.verify_module.VerifyPlan(
                 verify_slot_indices=self.vector(chosen),
                 verify_expected_tokens=self.vector(
-                    [-1 if self.chance(30) else self.int(-1, 9) if self.chance(damage)
-                     else int(records[s, 0]) for s in chosen]),
+                    [
+                        -1
+                        if self.chance(30)
+                        else self.int(-1, 9)
+                        if self.chance(damage)
+                        else int(records[s, 0])
+                        for s in chosen
+                    ]
+                ),
                 verify_expected_positions=self.vector(
-                    [self.int(0, 9) if self.chance(damage) else int(records[s, 1])
-                     for s in chosen]),
+                    [self.int(0, 9) if self.chance(damage) else int(records[s, 1]) for s in chosen]
+                ),
                 verify_prev_slot_indices=self.vector(
-                    [self.int(-2, slots - 1) if s not in before or self.chance(damage)
-                     else before[s] for s in chosen]),
+                    [
+                        self.int(-2, slots - 1)
+                        if s not in before or self.chance(damage)
+                        else before[s]
+                        for s in chosen
+                    ]
+                ),
                 verify_num_valid=torch.tensor(
-                    [capacity if self.chance(80) else self.int(-1, capacity + 1)],
-                    dtype=torch.int32),
-                enable=torch.tensor([1 if self.chance(90) else self.int(0, 7)],
-                                    dtype=torch.int32)),
+                    [capacity if self.chance(80) else self.int(-1, capacity + 1)], dtype=torch.int32
+                ),
+                enable=torch.tensor([1 if self.chance(90) else self.int(0, 7)], dtype=torch.int32),
+            ),
             "check_verify_expected_token": self.chance(60),
         }
 
@@ -270,20 +298,25 @@ class Cases:
         if bs <= rows and self.chance(80):
             chosen = self.rng.sample(range(rows), bs)
         case = {
-            "flat_in": torch.randint(-INT64, INT64, (tokens,)) if self.chance(10)
+            "flat_in": torch.randint(-INT64, INT64, (tokens,))
+            if self.chance(10)
             else torch.randint(0, 1 << 31, (tokens,)),
             "offsets": torch.tensor(offsets),
             "req_pool_indices": torch.tensor(chosen, dtype=torch.int64),
-            "pool_out": torch.full((rows, columns + self.int(0, 3)), UNTOUCHED,
-                                   dtype=torch.int32)[:, :columns],
+            "pool_out": torch.full((rows, columns + self.int(0, 3)), UNTOUCHED, dtype=torch.int32)[
+                :, :columns
+            ],
         }
         if self.chance(4):
             name = self.rng.choice(list(case))
-            case[name] = self.rng.choice([
-                lambda t: t.to(torch.float32), lambda t: t.unsqueeze(0),
-                lambda t: t.reshape(-1)[:0],
-                lambda t: t.to(torch.int32 if t.dtype == torch.int64 else torch.int64),
-            ])(case[name])
+            case[name] = self.rng.choice(
+                [
+                    lambda t: t.to(torch.float32),
+                    lambda t: t.unsqueeze(0),
+                    lambda t: t.reshape(-1)[:0],
+                    lambda t: t.to(torch.int32 if t.dtype == torch.int64 else torch.int64),
+                ]
+            )(case[name])
         return case
 
     # ---- arguments that are only checked ----
@@ -298,14 +331,18 @@ class Cases:
         if self.chance(20) and len(shape) > 1:
             stride = 16 * self.int(0, 9) if self.chance(70) else self.int(0, 80)
             tensor = torch.zeros(4 * 160 + 1600, dtype=dtype).as_strided(
-                shape, [stride, self.rng.choice([1, 1, 2]), *[1] * (len(shape) - 2)])
+                shape, [stride, self.rng.choice([1, 1, 2]), *[1] * (len(shape) - 2)]
+            )
         token_bytes = 16 * self.int(1, 3) if self.chance(93) else self.int(-20, 40)
         return {
             "tensor": tensor,
             "page_size": self.int(1, 2) if self.chance(95) else self.int(-1, 1),
             "num_bytes_per_token": token_bytes,
-            "read_bytes": (16 * self.int(1, max(token_bytes // 16, 1)) if self.chance(93)
-                           else self.int(-16, 80)),
+            "read_bytes": (
+                16 * self.int(1, max(token_bytes // 16, 1))
+                if self.chance(93)
+                else self.int(-16, 80)
+            ),
         }
 
     def offsets_arguments(self):
@@ -320,7 +357,8 @@ class Cases:
             "extend_seq_lens": torch.zeros(bs, dtype=torch.int64),
             "req_to_token": torch.zeros(rows, self.int(0, 4), dtype=torch.int32),
             "full_to_swa_index_mapping": (
-                torch.zeros(self.int(0, 5), dtype=torch.int64) if self.chance(50) else None),
+                torch.zeros(self.int(0, 5), dtype=torch.int64) if self.chance(50) else None
+            ),
             "out_verify_offsets_scratch": torch.zeros(4097, dtype=torch.int64),
             "out_write_offsets": torch.zeros(requests + 1, dtype=torch.int64),
             "out_write_seed_slot_indices": torch.zeros(requests, dtype=torch.int64),
@@ -339,20 +377,40 @@ class Cases:
             name = self.rng.choice(list(tensors))
             if tensors[name] is not None:
                 tensors[name] = self.rng.choice(changes)(tensors[name])
-        return {**tensors, "swa_window_size": 0,
-                "verify_capacity": self.int(0, 9) if self.chance(95) else -1}
+        return {
+            **tensors,
+            "swa_window_size": 0,
+            "verify_capacity": self.int(0, 9) if self.chance(95) else -1,
+        }
 
 
 #: The tensors of a case that a launcher writes, as paths.
 OUTPUTS = {
-    "plan": [f"verify_plan_out.{name}" for name in (
-        "verify_slot_indices", "verify_expected_tokens", "verify_expected_positions",
-        "verify_prev_slot_indices", "verify_num_valid", "enable")]
-    + [f"write_plan_out.{name}" for name in (
-        "write_offsets", "write_seed_slot_indices", "write_num_valid_reqs")],
-    "write": [f"context.{name}" for name in (
-        "canary_buf", "violation_ring", "violation_write_index", "slot_run_counter",
-        "kernel_run_counter")],
+    "plan": [
+        f"verify_plan_out.{name}"
+        for name in (
+            "verify_slot_indices",
+            "verify_expected_tokens",
+            "verify_expected_positions",
+            "verify_prev_slot_indices",
+            "verify_num_valid",
+            "enable",
+        )
+    ]
+    + [
+        f"write_plan_out.{name}"
+        for name in ("write_offsets", "write_seed_slot_indices", "write_num_valid_reqs")
+    ],
+    "write": [
+        f"context.{name}"
+        for name in (
+            "canary_buf",
+            "violation_ring",
+            "violation_write_index",
+            "slot_run_counter",
+            "kernel_run_counter",
+        )
+    ],
     "scatter": ["pool_out"],
 }
 OUTPUTS["verify"] = OUTPUTS["write"]

@@ -12,8 +12,17 @@ import types
 from pathlib import Path
 
 FOLDER = os.environ.get("KVC_SGLANG", "")
-_EMPTY = ("", "kernels", "kernels.ops", "kernels.ops.kv_canary", "kernels.jit", "srt", "srt.utils",
-          "test", "test.kernels")
+_EMPTY = (
+    "",
+    "kernels",
+    "kernels.ops",
+    "kernels.ops.kv_canary",
+    "kernels.jit",
+    "srt",
+    "srt.utils",
+    "test",
+    "test.kernels",
+)
 
 
 def _package(name, path):
@@ -45,8 +54,12 @@ def load():
     root = Path(FOLDER) / "sglang"
     for tail in _EMPTY:
         _package(f"sglang.{tail}" if tail else "sglang", root.joinpath(*tail.split(".")))
-    _stub("sglang.kernels.jit.utils", cache_once=lambda function: function, load_jit=_unused,
-          make_cpp_args=_unused)
+    _stub(
+        "sglang.kernels.jit.utils",
+        cache_once=lambda function: function,
+        load_jit=_unused,
+        make_cpp_args=_unused,
+    )
     _stub("sglang.srt.utils.common", flatten_arrays_to_int64_tensor=_unused)
     _stub("sglang.srt.environ", envs=types.SimpleNamespace())
     _stub("sglang.srt.runtime_context", get_observability=_unused)

@@ -12,14 +12,13 @@ import numpy as np
 from kvcanary import sglang
 from kvcanary.sglang import launchers
 
-FOLDER = Path(os.environ.get("KVC_VECTORS",
-                             Path(__file__).parents[2] / "data/sglang_vectors"))
+FOLDER = Path(os.environ.get("KVC_VECTORS", Path(__file__).parents[2] / "data/sglang_vectors"))
 UNTOUCHED = -777
 
 
 def packed(shape):
     """Strides without gaps, as torch makes them: a dimension of no extent counts as one."""
-    return [int(np.prod([max(extent, 1) for extent in shape[d + 1:]])) for d in range(len(shape))]
+    return [int(np.prod([max(extent, 1) for extent in shape[d + 1 :]])) for d in range(len(shape))]
 
 
 class Maker:
@@ -76,15 +75,32 @@ def source_of(make, case):
         data, rows = np.concatenate([data, np.zeros_like(data)]), 2
     tensor = make.array(data, np.uint8, (rows, case["row_bytes"]), (case["row_stride"], 1))
     return sglang.RealKvSource(
-        tensor=tensor, page_size=case["page_size"],
-        num_bytes_per_token=case["num_bytes_per_token"], read_bytes=case["read_bytes"])
+        tensor=tensor,
+        page_size=case["page_size"],
+        num_bytes_per_token=case["num_bytes_per_token"],
+        read_bytes=case["read_bytes"],
+    )
 
 
 class Canary:
     """A context over a case's records, sources, ring and counters, or over empty ones."""
 
-    def __init__(self, make, *, slots, stride=32, records=None, sources=(), mode=0, kind=0, ring=4,
-                 write_index=0, slot_runs=0, kernel_runs=0, check_steps=0):
+    def __init__(
+        self,
+        make,
+        *,
+        slots,
+        stride=32,
+        records=None,
+        sources=(),
+        mode=0,
+        kind=0,
+        ring=4,
+        write_index=0,
+        slot_runs=0,
+        kernel_runs=0,
+        check_steps=0,
+    ):
         self._make = make
         data = np.zeros(slots * stride, np.uint8) if records is None else records
         self.context = sglang.VerifyOrWriteContext(
@@ -102,12 +118,19 @@ class Canary:
     @classmethod
     def of(cls, make, case):
         return cls(
-            make, slots=case["num_slots"], stride=case["slot_stride"],
+            make,
+            slots=case["num_slots"],
+            stride=case["slot_stride"],
             records=np.frombuffer(bytes.fromhex(case["canary"]), np.uint8),
-            sources=[source_of(make, s) for s in case["sources"]], mode=case["mode"],
-            kind=case["kernel_kind"], ring=case["ring_capacity"], write_index=case["write_index"],
-            slot_runs=case["slot_run_counter"], kernel_runs=case["kernel_run_counter"],
-            check_steps=case.get("enable_chain_position_assert", 0))
+            sources=[source_of(make, s) for s in case["sources"]],
+            mode=case["mode"],
+            kind=case["kernel_kind"],
+            ring=case["ring_capacity"],
+            write_index=case["write_index"],
+            slot_runs=case["slot_run_counter"],
+            kernel_runs=case["kernel_run_counter"],
+            check_steps=case.get("enable_chain_position_assert", 0),
+        )
 
     def bytes(self):
         return self._make.numpy(self.context.canary_buf).tobytes()
@@ -126,10 +149,19 @@ class Canary:
             expected[i] = numbers(row)
         if make.parallel:
             rows, expected = (sorted(map(tuple, r.tolist())) for r in (rows, expected))
-        counts = [int(make.numpy(c)[0]) for c in (
-            context.violation_write_index, context.slot_run_counter, context.kernel_run_counter)]
+        counts = [
+            int(make.numpy(c)[0])
+            for c in (
+                context.violation_write_index,
+                context.slot_run_counter,
+                context.kernel_run_counter,
+            )
+        ]
         return np.array_equal(rows, expected) and counts == [
-            want["write_index"], want["slot_run_counter"], want["kernel_run_counter"]]
+            want["write_index"],
+            want["slot_run_counter"],
+            want["kernel_run_counter"],
+        ]
 
     def write(self, slots, tokens, positions, *, offsets=None, seeds=(-1,)):
         """Stamp `slots`, as one request unless `offsets` says otherwise."""
@@ -138,22 +170,31 @@ class Canary:
         sglang.launch_canary_write_kernel(
             context=self.context,
             plan=sglang.WritePlan(
-                write_offsets=make.array(offsets), write_seed_slot_indices=make.array(seeds),
-                write_num_valid_reqs=make.array([len(seeds)], np.int32)),
-            input_ids=make.array(tokens), positions=make.array(positions),
-            out_cache_loc=make.array(slots), enable_write_input_assert=False,
-            expected_input_tokens=None, expected_input_positions=None)
+                write_offsets=make.array(offsets),
+                write_seed_slot_indices=make.array(seeds),
+                write_num_valid_reqs=make.array([len(seeds)], np.int32),
+            ),
+            input_ids=make.array(tokens),
+            positions=make.array(positions),
+            out_cache_loc=make.array(slots),
+            enable_write_input_assert=False,
+            expected_input_tokens=None,
+            expected_input_positions=None,
+        )
 
 
 # ---- hash.jsonl ----
+
 
 def _splitmix64(case, make):
     return all(sglang.splitmix64(int(x, 16)) == int(want, 16) for x, want in case["values"])
 
 
 def _mix3(case, make):
-    return all(sglang.splitmix64_mix3(*(int(v, 16) for v in values[:3])) == int(values[3], 16)
-               for values in case["values"])
+    return all(
+        sglang.splitmix64_mix3(*(int(v, 16) for v in values[:3])) == int(values[3], 16)
+        for values in case["values"]
+    )
 
 
 def _slot_hash(case, make):
@@ -173,7 +214,7 @@ def _chain(case, make):
     tokens, positions = numbers(case["tokens"]), numbers(case["positions"])
     count = len(tokens)
     canary = Canary(make, slots=count + 2)
-    canary.write(list(range(1, count + 2)), tokens + [0], positions + [0])
+    canary.write(list(range(1, count + 2)), [*tokens, 0], [*positions, 0])
     return canary.records()[1:, 2].tolist() == numbers([*case["prev_hash"], case["end"]])
 
 
@@ -189,19 +230,31 @@ def _fingerprint(case, make):
 
 
 def _oracle_token(case, make):
-    return all(sglang.splitmix64(int(ident, 16) ^ position) % case["vocab"] == token
-               for ident, position, token in case["values"])
+    return all(
+        sglang.splitmix64(int(ident, 16) ^ position) % case["vocab"] == token
+        for ident, position, token in case["values"]
+    )
 
 
 def hash_case(case, make):
-    return {"splitmix64": _splitmix64, "mix3": _mix3, "slot_hash": _slot_hash, "chain": _chain,
-            "fingerprint": _fingerprint, "oracle_token": _oracle_token}[case["op"]](case, make)
+    return {
+        "splitmix64": _splitmix64,
+        "mix3": _mix3,
+        "slot_hash": _slot_hash,
+        "chain": _chain,
+        "fingerprint": _fingerprint,
+        "oracle_token": _oracle_token,
+    }[case["op"]](case, make)
 
 
 # ---- plan.jsonl ----
 
-_VERIFY_ARRAYS = ("verify_slot_indices", "verify_expected_tokens", "verify_expected_positions",
-                  "verify_prev_slot_indices")
+_VERIFY_ARRAYS = (
+    "verify_slot_indices",
+    "verify_expected_tokens",
+    "verify_expected_positions",
+    "verify_prev_slot_indices",
+)
 _SCALARS = ("verify_num_valid", "enable", "write_num_valid_reqs")
 
 
@@ -215,11 +268,13 @@ def plans_of(make, capacity, requests):
     verify = sglang.VerifyPlan(
         **{name: make.array([UNTOUCHED] * capacity) for name in _VERIFY_ARRAYS},
         verify_num_valid=make.array([UNTOUCHED], np.int32),
-        enable=make.array([UNTOUCHED], np.int32))
+        enable=make.array([UNTOUCHED], np.int32),
+    )
     write = sglang.WritePlan(
         write_offsets=make.array([UNTOUCHED] * (requests + 1)),
         write_seed_slot_indices=make.array([UNTOUCHED] * requests),
-        write_num_valid_reqs=make.array([UNTOUCHED], np.int32))
+        write_num_valid_reqs=make.array([UNTOUCHED], np.int32),
+    )
     return verify, write
 
 
@@ -228,7 +283,8 @@ def plan_case(case, make):
     mapping = case["full_to_swa_index_mapping"]
     valid_lens = case["req_to_verify_expected_tokens_valid_lens"]
     sglang.launch_canary_plan_kernels(
-        verify_plan_out=verify, write_plan_out=write,
+        verify_plan_out=verify,
+        write_plan_out=write,
         req_pool_indices=make.array(case["req_pool_indices"]),
         prefix_lens=make.array(case["prefix_lens"]),
         extend_seq_lens=make.array(case["extend_seq_lens"]),
@@ -238,18 +294,23 @@ def plan_case(case, make):
         verify_capacity=case["verify_capacity"],
         req_to_verify_expected_tokens=_table(make, case["req_to_verify_expected_tokens"]),
         req_to_verify_expected_tokens_valid_lens=(
-            None if valid_lens is None else make.array(valid_lens)),
-        kv_token_id_vs_position_offset=case["kv_token_id_vs_position_offset"])
+            None if valid_lens is None else make.array(valid_lens)
+        ),
+        kv_token_id_vs_position_offset=case["kv_token_id_vs_position_offset"],
+    )
     want = case["want"]
     for name in (*_VERIFY_ARRAYS, "write_offsets", "write_seed_slot_indices"):
         plan = verify if hasattr(verify, name) else write
         if make.numpy(getattr(plan, name)).tolist() != want[name]:
             return False
-    return all(int(make.numpy(getattr(verify if hasattr(verify, name) else write, name))[0])
-               == want[name] for name in _SCALARS)
+    return all(
+        int(make.numpy(getattr(verify if hasattr(verify, name) else write, name))[0]) == want[name]
+        for name in _SCALARS
+    )
 
 
 # ---- write.jsonl, verify.jsonl ----
+
 
 def write_case(case, make):
     canary = Canary.of(make, case)
@@ -259,15 +320,19 @@ def write_case(case, make):
         plan=sglang.WritePlan(
             write_offsets=make.array(plan["write_offsets"]),
             write_seed_slot_indices=make.array(plan["write_seed_slot_indices"]),
-            write_num_valid_reqs=make.array([plan["write_num_valid_reqs"]], np.int32)),
+            write_num_valid_reqs=make.array([plan["write_num_valid_reqs"]], np.int32),
+        ),
         input_ids=make.array(numbers(case["input_ids"])),
         positions=make.array(numbers(case["positions"])),
         out_cache_loc=make.array(case["out_cache_loc"]),
         enable_write_input_assert=check,
         expected_input_tokens=(
-            make.array(numbers(case["expected_input_tokens"])) if check else None),
+            make.array(numbers(case["expected_input_tokens"])) if check else None
+        ),
         expected_input_positions=(
-            make.array(numbers(case["expected_input_positions"])) if check else None))
+            make.array(numbers(case["expected_input_positions"])) if check else None
+        ),
+    )
     return canary.bytes().hex() == case["want"]["canary"] and canary.ring_is(case["want"])
 
 
@@ -278,30 +343,39 @@ def verify_case(case, make):
         plan=sglang.VerifyPlan(
             **{name: make.array(numbers(plan[name])) for name in _VERIFY_ARRAYS},
             verify_num_valid=make.array([plan["verify_num_valid"]], np.int32),
-            enable=make.array([plan["enable"]], np.int32)),
-        check_verify_expected_token=case["check_verify_expected_token"])
+            enable=make.array([plan["enable"]], np.int32),
+        ),
+        check_verify_expected_token=case["check_verify_expected_token"],
+    )
     return canary.bytes().hex() == case["canary"] and canary.ring_is(case["want"])
 
 
 # ---- scatter.jsonl, report.jsonl ----
 
+
 def scatter_case(case, make):
     rows, stride = case["pool_rows"], case["pool_row_stride"]
     whole = make.array(case["pool_before"], np.int32, (rows, stride))
     sglang.launch_scatter_req_token_ids_kernel(
-        flat_in=make.array(numbers(case["flat_in"])), offsets=make.array(case["offsets"]),
+        flat_in=make.array(numbers(case["flat_in"])),
+        offsets=make.array(case["offsets"]),
         req_pool_indices=make.array(case["req_pool_indices"]),
-        pool_out=whole[:, :case["pool_cols"]])
+        pool_out=whole[:, : case["pool_cols"]],
+    )
     return make.numpy(whole).reshape(-1).tolist() == case["want"]["pool"]
 
 
 def report_case(case, make):
     return case["text"] == sglang.violation_text(
-        numbers(case["row"]), total_violations=case["total_violations"],
-        ring_overflow=case["ring_overflow"], step_when_pumped=case["step_when_pumped"])
+        numbers(case["row"]),
+        total_violations=case["total_violations"],
+        ring_overflow=case["ring_overflow"],
+        step_when_pumped=case["step_when_pumped"],
+    )
 
 
 # ---- errors.jsonl ----
+
 
 def _described(make, item):
     shape = item["shape"]
@@ -314,14 +388,22 @@ def _described(make, item):
 
 def _error_source(i, make):
     sglang.RealKvSource(
-        tensor=_described(make, i), page_size=i["page_size"],
-        num_bytes_per_token=i["num_bytes_per_token"], read_bytes=i["read_bytes"])
+        tensor=_described(make, i),
+        page_size=i["page_size"],
+        num_bytes_per_token=i["num_bytes_per_token"],
+        read_bytes=i["read_bytes"],
+    )
 
 
 def _error_launch(i, make):
-    launchers.check_source_launch(sglang.RealKvSource(
-        tensor=_described(make, i), page_size=1, num_bytes_per_token=16, read_bytes=16)
-        if len(i["shape"]) == 2 else _Bare(_described(make, i)), 0)
+    launchers.check_source_launch(
+        sglang.RealKvSource(
+            tensor=_described(make, i), page_size=1, num_bytes_per_token=16, read_bytes=16
+        )
+        if len(i["shape"]) == 2
+        else _Bare(_described(make, i)),
+        0,
+    )
 
 
 class _Bare:
@@ -333,7 +415,8 @@ class _Bare:
 
 def _error_scatter(i, make):
     sglang.launch_scatter_req_token_ids_kernel(
-        **{name: _described(make, item) for name, item in i.items()})
+        **{name: _described(make, item) for name, item in i.items()}
+    )
 
 
 def _error_plan(i, make):
@@ -341,17 +424,23 @@ def _error_plan(i, make):
     verify, write = plans_of(make, i["allocated_verify_capacity"], i["write_req_capacity"])
     length = i["mapping_len"]
     sglang.launch_canary_plan_kernels(
-        verify_plan_out=verify, write_plan_out=write, req_pool_indices=make.array([1] * bs),
-        prefix_lens=make.array([i["prefix"]] * bs), extend_seq_lens=make.array([1] * bs),
+        verify_plan_out=verify,
+        write_plan_out=write,
+        req_pool_indices=make.array([1] * bs),
+        prefix_lens=make.array([i["prefix"]] * bs),
+        extend_seq_lens=make.array([1] * bs),
         req_to_token=make.array([0] * len(slots) + slots, np.int32, (2, len(slots))),
         swa_window_size=i["swa_window_size"],
         full_to_swa_index_mapping=None if length is None else make.array(range(length)),
         verify_capacity=i["verify_capacity"],
         req_to_verify_expected_tokens=(
-            make.array([0] * 16, np.int32, (2, 8)) if i["expected_tokens"] else None),
+            make.array([0] * 16, np.int32, (2, 8)) if i["expected_tokens"] else None
+        ),
         req_to_verify_expected_tokens_valid_lens=(
-            make.array([2] * bs) if i["valid_lens"] else None),
-        kv_token_id_vs_position_offset=0)
+            make.array([2] * bs) if i["valid_lens"] else None
+        ),
+        kv_token_id_vs_position_offset=0,
+    )
 
 
 def _error_offsets(i, make):
@@ -376,29 +465,44 @@ def _error_offsets(i, make):
         if i["non_contiguous"] == name:
             item["strides"] = [2 * stride for stride in packed(shape)]
         made[name] = _described(make, item)
-    verify, write = plans_of(make, 4, 1)
+    verify, _ = plans_of(make, 4, 1)
     launchers.check_plan_offsets_call(
         scratch=made["out_verify_offsets_scratch"],
         verify_plan_out=sglang.VerifyPlan(
             **{name: getattr(verify, name) for name in _VERIFY_ARRAYS},
-            verify_num_valid=made["out_verify_num_valid"], enable=made["out_verify_enable"]),
+            verify_num_valid=made["out_verify_num_valid"],
+            enable=made["out_verify_enable"],
+        ),
         write_plan_out=sglang.WritePlan(
             write_offsets=made["out_write_offsets"],
             write_seed_slot_indices=made["out_write_seed_slot_indices"],
-            write_num_valid_reqs=made["out_write_num_valid_reqs"]),
-        req_pool_indices=made["req_pool_indices"], prefix_lens=made["prefix_lens"],
-        extend_seq_lens=made["extend_seq_lens"], req_to_token=made["req_to_token"],
+            write_num_valid_reqs=made["out_write_num_valid_reqs"],
+        ),
+        req_pool_indices=made["req_pool_indices"],
+        prefix_lens=made["prefix_lens"],
+        extend_seq_lens=made["extend_seq_lens"],
+        req_to_token=made["req_to_token"],
         swa_window_size=0,
         full_to_swa_index_mapping=None if i["mapping_len"] is None else made["lut_tensor"],
-        verify_capacity=i["verify_capacity"], req_to_verify_expected_tokens=None,
-        req_to_verify_expected_tokens_valid_lens=None, kv_token_id_vs_position_offset=0)
+        verify_capacity=i["verify_capacity"],
+        req_to_verify_expected_tokens=None,
+        req_to_verify_expected_tokens_valid_lens=None,
+        kv_token_id_vs_position_offset=0,
+    )
 
 
 def _error_canary(i, make):
     strip = make.array(np.zeros(64), np.uint8, (4, 16))
-    return Canary(make, slots=4, stride=i["slot_stride"], mode=2, sources=[
-        sglang.RealKvSource(tensor=strip, page_size=1, num_bytes_per_token=16, read_bytes=16)
-    ] * i["sources"])
+    return Canary(
+        make,
+        slots=4,
+        stride=i["slot_stride"],
+        mode=2,
+        sources=[
+            sglang.RealKvSource(tensor=strip, page_size=1, num_bytes_per_token=16, read_bytes=16)
+        ]
+        * i["sources"],
+    )
 
 
 def _error_write(i, make):
@@ -406,12 +510,17 @@ def _error_write(i, make):
     sglang.launch_canary_write_kernel(
         context=_error_canary(i, make).context,
         plan=sglang.WritePlan(
-            write_offsets=make.array([0, 1]), write_seed_slot_indices=make.array([-1]),
-            write_num_valid_reqs=make.array([i["requests"]], np.int32)),
-        input_ids=one, positions=one, out_cache_loc=make.array([1]),
+            write_offsets=make.array([0, 1]),
+            write_seed_slot_indices=make.array([-1]),
+            write_num_valid_reqs=make.array([i["requests"]], np.int32),
+        ),
+        input_ids=one,
+        positions=one,
+        out_cache_loc=make.array([1]),
         enable_write_input_assert=i["enable_write_input_assert"],
         expected_input_tokens=one if i["expected_input_tokens"] else None,
-        expected_input_positions=one if i["expected_input_positions"] else None)
+        expected_input_positions=one if i["expected_input_positions"] else None,
+    )
 
 
 def _error_verify(i, make):
@@ -419,10 +528,15 @@ def _error_verify(i, make):
     sglang.launch_canary_verify_kernel(
         context=_error_canary(i, make).context,
         plan=sglang.VerifyPlan(
-            verify_slot_indices=one, verify_expected_tokens=one, verify_expected_positions=one,
-            verify_prev_slot_indices=one, verify_num_valid=make.array([1], np.int32),
-            enable=make.array([1], np.int32)),
-        check_verify_expected_token=False)
+            verify_slot_indices=one,
+            verify_expected_tokens=one,
+            verify_expected_positions=one,
+            verify_prev_slot_indices=one,
+            verify_num_valid=make.array([1], np.int32),
+            enable=make.array([1], np.int32),
+        ),
+        check_verify_expected_token=False,
+    )
 
 
 _CALLS = {

@@ -23,9 +23,12 @@ LAUNCHERS = {
 
 # ---- the module ----
 
+
 def test_importing_it_imports_neither_sglang_nor_torch():
-    code = ("import sys, kvcanary.sglang; "
-            "sys.exit(any(name in sys.modules for name in ('sglang', 'torch')))")
+    code = (
+        "import sys, kvcanary.sglang; "
+        "sys.exit(any(name in sys.modules for name in ('sglang', 'torch')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -42,8 +45,11 @@ def test_the_numbers_are_sglangs():
     assert (sglang.MAX_REAL_KV_SOURCES, sglang.REAL_KV_SOURCE_FIELDS_PER_ENTRY) == (4, 3)
     assert sglang.REQ_POOL_IDX_PADDING == sglang.TOKEN_TO_KV_SLOT_PADDING == 0
     assert [tag.name for tag in sglang.CanaryLaunchTag] == [
-        f"{where}_{half}_{group}" for group in ("FULL", "SWA")
-        for where in ("HEAD", "TAIL", "SWEEP") for half in "KV"]
+        f"{where}_{half}_{group}"
+        for group in ("FULL", "SWA")
+        for where in ("HEAD", "TAIL", "SWEEP")
+        for half in "KV"
+    ]
     assert [int(tag) for tag in sglang.CanaryLaunchTag] == list(range(12))
     assert [int(bit) for bit in sglang.FailReason] == [1, 2, 4, 8, 16, 32]
     assert [mode.name for mode in sglang.RealKvHashMode] == ["NONE", "PARTIAL", "ALL"]
@@ -51,8 +57,9 @@ def test_the_numbers_are_sglangs():
     assert sglang.splitmix64_mix3(0, 0, 0) == 0
 
 
-@pytest.mark.parametrize("kind", [sglang.RealKvSource, sglang.VerifyOrWriteContext,
-                                  sglang.VerifyPlan, sglang.WritePlan])
+@pytest.mark.parametrize(
+    "kind", [sglang.RealKvSource, sglang.VerifyOrWriteContext, sglang.VerifyPlan, sglang.WritePlan]
+)
 def test_structures_are_frozen_and_slotted(kind):
     fields = [field.name for field in dataclasses.fields(kind)]
     assert list(kind.__slots__) == fields
@@ -83,17 +90,19 @@ def test_allocated_plans():
 
 
 def test_refusals_are_both_of_ours_and_of_python():
-    with pytest.raises(ValueError, match="must be positive, got 0") as caught:
+    with pytest.raises(ValueError, match=r"must be positive, got 0") as caught:
         sglang.VerifyPlan.allocate(verify_capacity=0, device="cpu")
     assert isinstance(caught.value, kvcanary.KVCanaryError)
     assert caught.value.slug == "sglang-number-must-be-positive"
     ints = np.zeros(1, np.int32)
-    with pytest.raises(TypeError, match="flat_in must be int64, got torch.int32"):
+    with pytest.raises(TypeError, match=r"flat_in must be int64, got torch\.int32"):
         sglang.launch_scatter_req_token_ids_kernel(
-            flat_in=ints, offsets=ints, req_pool_indices=ints, pool_out=np.zeros((1, 1), np.int32))
+            flat_in=ints, offsets=ints, req_pool_indices=ints, pool_out=np.zeros((1, 1), np.int32)
+        )
 
 
 # ---- a step ----
+
 
 def world(make, slots=8):
     """A context with one source, and keywords that write tokens 7, 8, 9 to slots 4, 5, 6."""
@@ -104,19 +113,30 @@ def world(make, slots=8):
         violation_write_index=make(np.zeros(1, np.int32)),
         slot_run_counter=make(np.zeros(1, np.int64)),
         kernel_run_counter=make(np.zeros(1, np.int64)),
-        real_kv_sources=(sglang.RealKvSource(
-            tensor=make(np.arange(slots * 16, dtype=np.uint8).reshape(slots, 16)), page_size=1,
-            num_bytes_per_token=16, read_bytes=16),),
+        real_kv_sources=(
+            sglang.RealKvSource(
+                tensor=make(np.arange(slots * 16, dtype=np.uint8).reshape(slots, 16)),
+                page_size=1,
+                num_bytes_per_token=16,
+                read_bytes=16,
+            ),
+        ),
         real_kv_hash_mode=sglang.RealKvHashMode.ALL,
-        enable_chain_position_assert=make(np.zeros(1, np.int32)))
+        enable_chain_position_assert=make(np.zeros(1, np.int32)),
+    )
     write = {
         "context": context,
         "plan": sglang.WritePlan(
-            write_offsets=make(np.array([0, 3])), write_seed_slot_indices=make(np.array([-1])),
-            write_num_valid_reqs=make(np.array([1], np.int32))),
-        "input_ids": make(np.array([7, 8, 9])), "positions": make(np.array([0, 1, 2])),
-        "out_cache_loc": make(np.array([4, 5, 6])), "enable_write_input_assert": False,
-        "expected_input_tokens": None, "expected_input_positions": None,
+            write_offsets=make(np.array([0, 3])),
+            write_seed_slot_indices=make(np.array([-1])),
+            write_num_valid_reqs=make(np.array([1], np.int32)),
+        ),
+        "input_ids": make(np.array([7, 8, 9])),
+        "positions": make(np.array([0, 1, 2])),
+        "out_cache_loc": make(np.array([4, 5, 6])),
+        "enable_write_input_assert": False,
+        "expected_input_tokens": None,
+        "expected_input_positions": None,
     }
     verify = {
         "context": context,
@@ -125,7 +145,9 @@ def world(make, slots=8):
             verify_expected_tokens=make(np.array([7, 8, 9])),
             verify_expected_positions=make(np.array([0, 1, 2])),
             verify_prev_slot_indices=make(np.array([-1, 4, 5])),
-            verify_num_valid=make(np.array([3], np.int32)), enable=make(np.array([1], np.int32))),
+            verify_num_valid=make(np.array([3], np.int32)),
+            enable=make(np.array([1], np.int32)),
+        ),
         "check_verify_expected_token": True,
     }
     return context, write, verify
@@ -139,10 +161,13 @@ def test_a_step_on_numpy_arrays():
     context.real_kv_sources[0].tensor[5, 3] ^= 1
     sglang.launch_canary_verify_kernel(**verify)
     assert context.violation_write_index[0] == 1
-    text = sglang.violation_text(context.violation_ring[0], total_violations=1, ring_overflow=False,
-                                 step_when_pumped=3)
-    assert text.startswith("kv_canary violation: launch_tag=TAIL_V_FULL "
-                           "fail_reason=verify_real_kv_hash slot_idx=5 position=1 stored_token=8")
+    text = sglang.violation_text(
+        context.violation_ring[0], total_violations=1, ring_overflow=False, step_when_pumped=3
+    )
+    assert text.startswith(
+        "kv_canary violation: launch_tag=TAIL_V_FULL "
+        "fail_reason=verify_real_kv_hash slot_idx=5 position=1 stored_token=8"
+    )
     assert text.endswith("total_violations=1 ring_overflow=False step_when_pumped=3")
 
 
@@ -156,8 +181,12 @@ def test_host_tensors_of_other_widths_and_strides_do_as_in_sglangs_reference():
         wider[::2] = tensor
         return wider[::2]
 
-    write.update({name: apart(write[name].to(torch.int32))
-                  for name in ("input_ids", "positions", "out_cache_loc")})
+    write.update(
+        {
+            name: apart(write[name].to(torch.int32))
+            for name in ("input_ids", "positions", "out_cache_loc")
+        }
+    )
     index = context.violation_write_index.to(torch.int64)
     runs = apart(torch.zeros(2, dtype=torch.int64))[:1]
     context = dataclasses.replace(context, violation_write_index=index, slot_run_counter=runs)
@@ -176,15 +205,25 @@ def test_a_plan_comes_back_into_tensors_of_other_widths():
     verify = dataclasses.replace(verify, verify_slot_indices=torch.zeros(4, dtype=torch.int32))
     table = torch.tensor([[0, 0, 0], [5, 6, 7]])
     sglang.launch_canary_plan_kernels(
-        verify_plan_out=verify, write_plan_out=write, req_pool_indices=torch.tensor([1]),
-        prefix_lens=torch.tensor([2], dtype=torch.int16), extend_seq_lens=torch.tensor([1]),
-        req_to_token=table, swa_window_size=0, full_to_swa_index_mapping=None, verify_capacity=4,
-        req_to_verify_expected_tokens=None, req_to_verify_expected_tokens_valid_lens=None,
-        kv_token_id_vs_position_offset=0)
+        verify_plan_out=verify,
+        write_plan_out=write,
+        req_pool_indices=torch.tensor([1]),
+        prefix_lens=torch.tensor([2], dtype=torch.int16),
+        extend_seq_lens=torch.tensor([1]),
+        req_to_token=table,
+        swa_window_size=0,
+        full_to_swa_index_mapping=None,
+        verify_capacity=4,
+        req_to_verify_expected_tokens=None,
+        req_to_verify_expected_tokens_valid_lens=None,
+        kv_token_id_vs_position_offset=0,
+    )
     assert verify.verify_slot_indices.tolist() == [5, 6, 0, 0]
     assert (int(verify.enable), int(verify.verify_num_valid)) == (1, 2)
     assert (write.write_offsets.tolist(), write.write_seed_slot_indices.tolist()) == (
-        [0, 1, 0], [6, 0])
+        [0, 1, 0],
+        [6, 0],
+    )
 
 
 def test_slots_outside_the_records_are_skipped_and_counted():
@@ -210,6 +249,7 @@ def test_what_is_no_array_is_refused():
 
 # ---- installing ----
 
+
 def signature_of(name):
     return inspect.signature(getattr(sglang, name))
 
@@ -232,12 +272,15 @@ def installed(monkeypatch):
         add(".".join(parts[:end]))
     add(f"{PACKAGE}.plan")
     for name, home in LAUNCHERS.items():
+
         def theirs(**arguments):
             return "sglang"
+
         theirs.__signature__ = signature_of(name)
         add(home, **{name: theirs})
     modules[f"{PACKAGE}.plan"].launch_canary_plan_kernels = modules[
-        f"{PACKAGE}.plan.api"].launch_canary_plan_kernels
+        f"{PACKAGE}.plan.api"
+    ].launch_canary_plan_kernels
     for user, home, name in (
         ("sglang.srt.kv_canary.endpoint", f"{PACKAGE}.verify", "launch_canary_verify_kernel"),
         ("sglang.srt.kv_canary.endpoint", f"{PACKAGE}.write", "launch_canary_write_kernel"),
@@ -255,10 +298,15 @@ def test_install_reaches_who_bound_a_launcher_by_name(installed):
     found = sglang.install()
     assert endpoint.launch_canary_verify_kernel is sglang.launch_canary_verify_kernel
     assert installed["a_plugin"].plan is sglang.launch_canary_plan_kernels
-    assert found == sorted([f"{home}.{name}" for name, home in LAUNCHERS.items()] + [
-        f"{PACKAGE}.plan.launch_canary_plan_kernels", "a_plugin.plan",
-        "sglang.srt.kv_canary.endpoint.launch_canary_verify_kernel",
-        "sglang.srt.kv_canary.endpoint.launch_canary_write_kernel"])
+    assert found == sorted(
+        [f"{home}.{name}" for name, home in LAUNCHERS.items()]
+        + [
+            f"{PACKAGE}.plan.launch_canary_plan_kernels",
+            "a_plugin.plan",
+            "sglang.srt.kv_canary.endpoint.launch_canary_verify_kernel",
+            "sglang.srt.kv_canary.endpoint.launch_canary_write_kernel",
+        ]
+    )
     assert sglang.install() == []
     assert sglang.uninstall() == found
     assert endpoint.launch_canary_verify_kernel() == installed["a_plugin"].plan() == "sglang"
@@ -280,6 +328,7 @@ def test_uninstall_reaches_who_was_imported_since(installed):
 def test_an_sglang_with_other_arguments_is_left_alone(installed):
     def other(*, context, plan, stream):
         return "newer"
+
     installed[f"{PACKAGE}.write"].launch_canary_write_kernel = other
     with pytest.raises(ImportError, match="takes other arguments"):
         sglang.install()

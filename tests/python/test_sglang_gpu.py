@@ -25,9 +25,11 @@ def on_device(array):
 def has_cuda():
     try:
         sglang.launch_scatter_req_token_ids_kernel(
-            flat_in=on_device(np.array([5])), offsets=on_device(np.array([0, 1])),
+            flat_in=on_device(np.array([5])),
+            offsets=on_device(np.array([0, 1])),
             req_pool_indices=on_device(np.array([0])),
-            pool_out=on_device(np.zeros((1, 1), np.int32)))
+            pool_out=on_device(np.zeros((1, 1), np.int32)),
+        )
     except kvcanary.KVCanaryError as error:
         if error.slug == "no-cuda":
             return False
@@ -51,8 +53,14 @@ def test_every_normal_case_is_sglangs(name, capsys):
 
 def test_refusals_on_cuda_are_sglangs(capsys):
     """Of errors.jsonl what does not say that it is about host tensors."""
-    calls = {"RealKvSource", "real_kv_source_abi", "scatter_req_token_ids", "VerifyPlan.allocate",
-             "WritePlan.allocate", "launch_plan_offsets_kernel"}
+    calls = {
+        "RealKvSource",
+        "real_kv_source_abi",
+        "scatter_req_token_ids",
+        "VerifyPlan.allocate",
+        "WritePlan.allocate",
+        "launch_plan_offsets_kernel",
+    }
     cases = [c for c in vectors.cases_of("errors") if c["call"] in calls]
     make = vectors.TorchMaker(DEVICE)
     differing = [c["id"] for c in cases if not vectors.error_case(c, make)]
@@ -64,7 +72,7 @@ def test_refusals_on_cuda_are_sglangs(capsys):
 def test_a_launch_asks_for_contiguous_tensors_of_the_right_types():
     _, write, verify = world(on_device)
     apart = torch.zeros(6, dtype=torch.int64, device=DEVICE)[::2]
-    with pytest.raises(ValueError, match="^kv-canary: positions must be contiguous$"):
+    with pytest.raises(ValueError, match=r"^kv-canary: positions must be contiguous$"):
         sglang.launch_canary_write_kernel(**{**write, "positions": apart})
     plan = dataclasses.replace(verify["plan"], verify_slot_indices=apart)
     with pytest.raises(ValueError, match=r"^kv-canary: plan\.verify_slot_indices must be contig"):
@@ -94,13 +102,19 @@ def step_arguments(context, verify_capacity=8):
     table[1, :3] = [4, 5, 6]
     return {
         "verify_plan_out": sglang.VerifyPlan.allocate(
-            verify_capacity=verify_capacity, device=DEVICE),
+            verify_capacity=verify_capacity, device=DEVICE
+        ),
         "write_plan_out": sglang.WritePlan.allocate(write_req_capacity=2, device=DEVICE),
-        "req_pool_indices": on_device(np.array([1])), "prefix_lens": on_device(np.array([0])),
-        "extend_seq_lens": on_device(np.array([3])), "req_to_token": on_device(table),
-        "swa_window_size": 0, "full_to_swa_index_mapping": None,
-        "verify_capacity": verify_capacity, "req_to_verify_expected_tokens": None,
-        "req_to_verify_expected_tokens_valid_lens": None, "kv_token_id_vs_position_offset": 0,
+        "req_pool_indices": on_device(np.array([1])),
+        "prefix_lens": on_device(np.array([0])),
+        "extend_seq_lens": on_device(np.array([3])),
+        "req_to_token": on_device(table),
+        "swa_window_size": 0,
+        "full_to_swa_index_mapping": None,
+        "verify_capacity": verify_capacity,
+        "req_to_verify_expected_tokens": None,
+        "req_to_verify_expected_tokens_valid_lens": None,
+        "kv_token_id_vs_position_offset": 0,
     }
 
 
@@ -111,8 +125,9 @@ def test_a_graph_of_plan_verify_and_write_replays():
 
     def step():
         sglang.launch_canary_plan_kernels(**plan)
-        sglang.launch_canary_verify_kernel(context=context, plan=plan["verify_plan_out"],
-                                           check_verify_expected_token=False)
+        sglang.launch_canary_verify_kernel(
+            context=context, plan=plan["verify_plan_out"], check_verify_expected_token=False
+        )
         sglang.launch_canary_write_kernel(**{**write, "plan": plan["write_plan_out"]})
 
     step()  # what is loaded at a first call is loaded outside the graph
@@ -143,15 +158,21 @@ def test_4096_tokens_leave_the_same_bytes_as_on_the_host(capsys):
 
     def run(make):
         context, write, _ = world(make, slots=tokens + 1)
-        source = sglang.RealKvSource(tensor=make(pool.copy()), page_size=1,
-                                     num_bytes_per_token=512, read_bytes=496)
+        source = sglang.RealKvSource(
+            tensor=make(pool.copy()), page_size=1, num_bytes_per_token=512, read_bytes=496
+        )
         context = dataclasses.replace(context, real_kv_sources=(source, *context.real_kv_sources))
         write.update(
-            context=context, input_ids=make(ids), positions=make(positions),
-            out_cache_loc=make(slots), plan=sglang.WritePlan(
+            context=context,
+            input_ids=make(ids),
+            positions=make(positions),
+            out_cache_loc=make(slots),
+            plan=sglang.WritePlan(
                 write_offsets=make(np.arange(requests + 1) * (tokens // requests)),
                 write_seed_slot_indices=make(np.full(requests, -1)),
-                write_num_valid_reqs=make(np.array([requests], np.int32))))
+                write_num_valid_reqs=make(np.array([requests], np.int32)),
+            ),
+        )
         sglang.launch_canary_write_kernel(**write)
         return context.canary_buf
 
@@ -171,7 +192,10 @@ def test_indices_outside_are_skipped():
     assert (context.slot_run_counter.item(), context.violation_write_index.item()) == (4, 0)
     pool = on_device(np.zeros((2, 4), np.int32))
     sglang.launch_scatter_req_token_ids_kernel(
-        flat_in=on_device(np.array([1, 2, 3])), offsets=on_device(np.array([0, 2, 9])),
-        req_pool_indices=on_device(np.array([77, 1])), pool_out=pool)
+        flat_in=on_device(np.array([1, 2, 3])),
+        offsets=on_device(np.array([0, 2, 9])),
+        req_pool_indices=on_device(np.array([77, 1])),
+        pool_out=pool,
+    )
     torch.cuda.synchronize()
     assert pool.sum().item() == 0

@@ -17,8 +17,9 @@ torch = pytest.importorskip("torch")
 import sglang_reference  # noqa: E402
 
 if not sglang_reference.FOLDER:
-    pytest.skip("KVC_SGLANG names no SGLang; 'make test-sglang' brings one",
-                allow_module_level=True)
+    pytest.skip(
+        "KVC_SGLANG names no SGLang; 'make test-sglang' brings one", allow_module_level=True
+    )
 
 import sglang_random  # noqa: E402
 from kvcanary import KVCanaryError, sglang  # noqa: E402
@@ -62,7 +63,7 @@ def copy_of(case, outputs):
 def attempt(call, case):
     try:
         call(**case)
-    except Exception as error:  # noqa: BLE001 the reference fails in many ways
+    except Exception as error:
         return error
     return None
 
@@ -99,10 +100,14 @@ class Tally(Counter):
         self.first = self.first or f"case {number}: {what}"
 
     def report(self, capsys):
-        line = ", ".join(f"{self[key]} {key}" for key in (
-            "cases", "equal", "refused alike", "differences"))
-        more = "".join(f", {count} {key}" for key, count in sorted(self.items()) if key not in (
-            "cases", "equal", "refused alike", "differences"))
+        line = ", ".join(
+            f"{self[key]} {key}" for key in ("cases", "equal", "refused alike", "differences")
+        )
+        more = "".join(
+            f", {count} {key}"
+            for key, count in sorted(self.items())
+            if key not in ("cases", "equal", "refused alike", "differences")
+        )
         with capsys.disabled():
             print(f"\n{self.operation}: {line}{more} (seed {SEED})", end=" ")
         assert not self["differences"], self.first
@@ -113,8 +118,11 @@ def compare(operation, capsys, make, ours, theirs, look=None):
     """Run CASES cases through both. `look` sees each one that was equal."""
     draw = random.Random(f"{SEED} {operation}")
     torch.manual_seed(draw.getrandbits(60))
-    cases, tally, outputs = sglang_random.Cases(draw), Tally(operation), sglang_random.OUTPUTS[
-        operation]
+    cases, tally, outputs = (
+        sglang_random.Cases(draw),
+        Tally(operation),
+        sglang_random.OUTPUTS[operation],
+    )
     for number in range(CASES):
         case = make(cases)
         mine, other = copy_of(case, outputs), copy_of(case, outputs)
@@ -138,36 +146,54 @@ def compare(operation, capsys, make, ours, theirs, look=None):
 
 # ---- plan ----
 
+
 def plan_invariants(case, got):
     """SGLang's invariants of a plan, where its tests would ask for them."""
     bs = len(case["req_pool_indices"])
     sound = bs <= len(case["write_plan_out"].write_seed_slot_indices) and all(
-        int(lens.min()) >= 0 for lens in (case["prefix_lens"], case["extend_seq_lens"]) if bs)
+        int(lens.min()) >= 0 for lens in (case["prefix_lens"], case["extend_seq_lens"]) if bs
+    )
     if not sound or case["full_to_swa_index_mapping"] is not None or case["req_to_token"].min() < 0:
         return
     none = torch.zeros(0, dtype=torch.int64)
     function(f"{TESTS}._invariants", "PlanInvariants").assert_all(
-        verify_plan=got["verify_plan_out"], write_plan=got["write_plan_out"],
-        req_pool_indices=case["req_pool_indices"], prefix_lens=case["prefix_lens"],
-        extend_seq_lens=case["extend_seq_lens"], swa_window_size=max(case["swa_window_size"], 0),
-        extras_slot_indices=none, extras_positions=none, extras_prev_slot_indices=none,
-        extras_count=0)
+        verify_plan=got["verify_plan_out"],
+        write_plan=got["write_plan_out"],
+        req_pool_indices=case["req_pool_indices"],
+        prefix_lens=case["prefix_lens"],
+        extend_seq_lens=case["extend_seq_lens"],
+        swa_window_size=max(case["swa_window_size"], 0),
+        extras_slot_indices=none,
+        extras_positions=none,
+        extras_prev_slot_indices=none,
+        extras_count=0,
+    )
     yield "held to SGLang's invariants"
 
 
 def test_plan(capsys):
     # Through the launcher, which checks the mapping before it calls the reference.
-    compare("plan", capsys, sglang_random.Cases.plan, sglang.launch_canary_plan_kernels,
-            function(f"{OPS}.plan", "launch_canary_plan_kernels"), plan_invariants)
+    compare(
+        "plan",
+        capsys,
+        sglang_random.Cases.plan,
+        sglang.launch_canary_plan_kernels,
+        function(f"{OPS}.plan", "launch_canary_plan_kernels"),
+        plan_invariants,
+    )
 
 
 # ---- write, verify ----
 
+
 def log_of(context):
     return function(f"{TESTS}._canary_helpers", "FakeViolationLog")(
-        ring=context.violation_ring, write_index=context.violation_write_index,
-        slot_run_counter=context.slot_run_counter, kernel_run_counter=context.kernel_run_counter,
-        enable_chain_position_assert=context.enable_chain_position_assert)
+        ring=context.violation_ring,
+        write_index=context.violation_write_index,
+        slot_run_counter=context.slot_run_counter,
+        kernel_run_counter=context.kernel_run_counter,
+        enable_chain_position_assert=context.enable_chain_position_assert,
+    )
 
 
 def hand_hashes(case, got):
@@ -176,8 +202,10 @@ def hand_hashes(case, got):
     if len(context.real_kv_sources) != 1 or context.real_kv_hash_mode == 0:
         return
     source = context.real_kv_sources[0]
-    fold = function(f"{TESTS}._hand_oracle",
-                    "_hand_fold_all" if context.real_kv_hash_mode == 2 else "_hand_fold_partial")
+    fold = function(
+        f"{TESTS}._hand_oracle",
+        "_hand_fold_all" if context.real_kv_hash_mode == 2 else "_hand_fold_partial",
+    )
     rows = source.tensor.contiguous().view(torch.uint8)
     records = got["context"].canary_buf.contiguous().view(torch.int64)
     for slot in {s for s in case["out_cache_loc"].tolist() if s >= 0}:
@@ -190,8 +218,11 @@ def hand_hashes(case, got):
 def write_looks(case, got):
     plan, slots = case["plan"], case["out_cache_loc"].tolist()
     offsets = plan.write_offsets.tolist()
-    whole = (int(plan.write_num_valid_reqs) == len(offsets) - 1 and offsets == sorted(offsets)
-             and offsets[-1] == len(slots))
+    whole = (
+        int(plan.write_num_valid_reqs) == len(offsets) - 1
+        and offsets == sorted(offsets)
+        and offsets[-1] == len(slots)
+    )
     if not whole or not slots:
         return
     yield from hand_hashes(case, got)
@@ -199,21 +230,34 @@ def write_looks(case, got):
     context = case["context"]
     if len(set(written)) < len(written) or int(context.enable_chain_position_assert):
         return
-    contiguous = {"canary_buf_before": context.canary_buf.contiguous(),
-                  "canary_buf_after": got["context"].canary_buf.contiguous()}
+    contiguous = {
+        "canary_buf_before": context.canary_buf.contiguous(),
+        "canary_buf_after": got["context"].canary_buf.contiguous(),
+    }
     function(f"{TESTS}._invariants", "WriteInvariants").assert_all(
-        **contiguous, plan=plan, input_ids=case["input_ids"], positions=case["positions"],
+        **contiguous,
+        plan=plan,
+        input_ids=case["input_ids"],
+        positions=case["positions"],
         out_cache_loc=case["out_cache_loc"],
         enable_write_verify_inputs=case["enable_write_input_assert"],
         expected_input_tokens=case["expected_input_tokens"],
         expected_input_positions=case["expected_input_positions"],
-        log_before=log_of(context), log_after=log_of(got["context"]))
+        log_before=log_of(context),
+        log_after=log_of(got["context"]),
+    )
     yield "held to SGLang's invariants"
 
 
 def test_write(capsys):
-    compare("write", capsys, sglang_random.Cases.write, sglang.launch_canary_write_kernel,
-            function(f"{OPS}.write", "launch_canary_write_kernel"), write_looks)
+    compare(
+        "write",
+        capsys,
+        sglang_random.Cases.write,
+        sglang.launch_canary_write_kernel,
+        function(f"{OPS}.write", "launch_canary_write_kernel"),
+        write_looks,
+    )
 
 
 def verify_looks(case, got):
@@ -224,20 +268,30 @@ def verify_looks(case, got):
     if not 0 <= int(plan.verify_num_valid) <= len(plan.verify_slot_indices) or not int(plan.enable):
         return
     function(f"{TESTS}._invariants", "VerifyInvariants").assert_all(
-        canary_buf_before=case["context"].canary_buf, canary_buf_after=got["context"].canary_buf,
-        log_before=log_of(case["context"]), log_after=log_of(got["context"]), plan=plan,
-        kernel_kind=case["context"].kernel_kind)
+        canary_buf_before=case["context"].canary_buf,
+        canary_buf_after=got["context"].canary_buf,
+        log_before=log_of(case["context"]),
+        log_after=log_of(got["context"]),
+        plan=plan,
+        kernel_kind=case["context"].kernel_kind,
+    )
     yield "held to SGLang's invariants"
 
 
 def test_verify(capsys):
     write = sglang.launch_canary_write_kernel
-    compare("verify", capsys, lambda cases: cases.verify(write),
-            sglang.launch_canary_verify_kernel,
-            function(f"{OPS}.verify", "launch_canary_verify_kernel"), verify_looks)
+    compare(
+        "verify",
+        capsys,
+        lambda cases: cases.verify(write),
+        sglang.launch_canary_verify_kernel,
+        function(f"{OPS}.verify", "launch_canary_verify_kernel"),
+        verify_looks,
+    )
 
 
 # ---- scatter ----
+
 
 def reference_scatter(**case):
     """SGLang's checks, which its launcher makes before Triton, then its tests' reference."""
@@ -245,16 +299,23 @@ def reference_scatter(**case):
     tried = attempt(launch, {**case, "pool_out": case["pool_out"].clone()})
     if str(tried).startswith("kv-canary:"):
         raise tried
-    function(f"{TESTS}.scatter_req_token_ids_reference",
-             "scatter_req_token_ids_torch_reference")(**case)
+    function(f"{TESTS}.scatter_req_token_ids_reference", "scatter_req_token_ids_torch_reference")(
+        **case
+    )
 
 
 def test_scatter(capsys):
-    compare("scatter", capsys, sglang_random.Cases.scatter,
-            sglang.launch_scatter_req_token_ids_kernel, reference_scatter)
+    compare(
+        "scatter",
+        capsys,
+        sglang_random.Cases.scatter,
+        sglang.launch_scatter_req_token_ids_kernel,
+        reference_scatter,
+    )
 
 
 # ---- checks alone ----
+
 
 def compare_checks(operation, capsys, make, ours, theirs):
     draw = random.Random(f"{SEED} {operation}")
@@ -291,19 +352,34 @@ def offsets_through_ours(*, verify_capacity, swa_window_size, **tensors):
     launchers.check_plan_offsets_call(
         scratch=tensors["out_verify_offsets_scratch"],
         verify_plan_out=sglang.VerifyPlan(
-            verify_slot_indices=entries, verify_expected_tokens=entries,
-            verify_expected_positions=entries, verify_prev_slot_indices=entries,
-            verify_num_valid=tensors["out_verify_num_valid"], enable=tensors["out_verify_enable"]),
+            verify_slot_indices=entries,
+            verify_expected_tokens=entries,
+            verify_expected_positions=entries,
+            verify_prev_slot_indices=entries,
+            verify_num_valid=tensors["out_verify_num_valid"],
+            enable=tensors["out_verify_enable"],
+        ),
         write_plan_out=sglang.WritePlan(
             write_offsets=tensors["out_write_offsets"],
             write_seed_slot_indices=tensors["out_write_seed_slot_indices"],
-            write_num_valid_reqs=tensors["out_write_num_valid_reqs"]),
-        **{name: tensors[name] for name in (
-            "req_pool_indices", "prefix_lens", "extend_seq_lens", "req_to_token",
-            "full_to_swa_index_mapping")},
-        swa_window_size=swa_window_size, verify_capacity=verify_capacity,
-        req_to_verify_expected_tokens=None, req_to_verify_expected_tokens_valid_lens=None,
-        kv_token_id_vs_position_offset=0)
+            write_num_valid_reqs=tensors["out_write_num_valid_reqs"],
+        ),
+        **{
+            name: tensors[name]
+            for name in (
+                "req_pool_indices",
+                "prefix_lens",
+                "extend_seq_lens",
+                "req_to_token",
+                "full_to_swa_index_mapping",
+            )
+        },
+        swa_window_size=swa_window_size,
+        verify_capacity=verify_capacity,
+        req_to_verify_expected_tokens=None,
+        req_to_verify_expected_tokens_valid_lens=None,
+        kv_token_id_vs_position_offset=0,
+    )
 
 
 def test_plan_checks(capsys, monkeypatch):
@@ -315,11 +391,17 @@ def test_plan_checks(capsys, monkeypatch):
             return lambda *args, **kwargs: None
 
     monkeypatch.setattr(module, "_plan_offsets_kernel", NoKernel())
-    compare_checks("plan checks", capsys, sglang_random.Cases.offsets_arguments,
-                   offsets_through_ours, module.launch_plan_offsets_kernel)
+    compare_checks(
+        "plan checks",
+        capsys,
+        sglang_random.Cases.offsets_arguments,
+        offsets_through_ours,
+        module.launch_plan_offsets_kernel,
+    )
 
 
 # ---- install ----
+
 
 def test_install_reaches_sglangs_own_users():
     endpoint = sglang_reference.module("srt.kv_canary.endpoint")
@@ -332,7 +414,8 @@ def test_install_reaches_sglangs_own_users():
         assert endpoint.launch_canary_verify_kernel is sglang.launch_canary_verify_kernel
         assert launcher.launch_canary_plan_kernels is sglang.launch_canary_plan_kernels
         assert manager.launch_scatter_req_token_ids_kernel is (
-            sglang.launch_scatter_req_token_ids_kernel)
+            sglang.launch_scatter_req_token_ids_kernel
+        )
         assert "sglang.srt.kv_canary.endpoint.launch_canary_write_kernel" in found
         assert sglang.install() == []
     finally:
@@ -346,38 +429,60 @@ def test_an_endpoint_of_sglang_runs_on_ours():
     draw = random.Random(SEED)
     cases = sglang_random.Cases(draw)
     strip = cases.verify_module.RealKvSource(
-        tensor=torch.randint(0, 256, (16, 32), dtype=torch.uint8), page_size=1,
-        num_bytes_per_token=32, read_bytes=32)
+        tensor=torch.randint(0, 256, (16, 32), dtype=torch.uint8),
+        page_size=1,
+        num_bytes_per_token=32,
+        read_bytes=32,
+    )
     log = function(f"{TESTS}._canary_helpers", "FakeViolationLog").allocate(
-        capacity=8, device=torch.device("cpu"))
+        capacity=8, device=torch.device("cpu")
+    )
     made = endpoint.CanaryEndpoint(
         kernel_kind=cases.verify_module.CanaryLaunchTag.TAIL_K_FULL,
-        canary_buf=torch.zeros(16, 32, dtype=torch.uint8), full_to_swa_index_mapping=None,
-        real_kv_sources=(strip,), slot_run_counter_view=log.slot_run_counter,
+        canary_buf=torch.zeros(16, 32, dtype=torch.uint8),
+        full_to_swa_index_mapping=None,
+        real_kv_sources=(strip,),
+        slot_run_counter_view=log.slot_run_counter,
         kernel_run_counter_view=log.kernel_run_counter,
-        enable_chain_position_assert=log.enable_chain_position_assert)
+        enable_chain_position_assert=log.enable_chain_position_assert,
+    )
     context = cases.verify_module.VerifyOrWriteContext(
-        canary_buf=made.canary_buf, kernel_kind=made.kernel_kind, violation_ring=log.ring,
-        violation_write_index=log.write_index, slot_run_counter=made.slot_run_counter_view,
-        kernel_run_counter=made.kernel_run_counter_view, real_kv_sources=made.real_kv_sources,
+        canary_buf=made.canary_buf,
+        kernel_kind=made.kernel_kind,
+        violation_ring=log.ring,
+        violation_write_index=log.write_index,
+        slot_run_counter=made.slot_run_counter_view,
+        kernel_run_counter=made.kernel_run_counter_view,
+        real_kv_sources=made.real_kv_sources,
         real_kv_hash_mode=cases.consts.RealKvHashMode.ALL,
-        enable_chain_position_assert=made.enable_chain_position_assert)
+        enable_chain_position_assert=made.enable_chain_position_assert,
+    )
     plan = function(f"{TESTS}._canary_helpers", "make_write_plan")(
-        write_offsets=[0, 3], seed_slot_indices=[-1], num_valid_reqs=1,
-        device=torch.device("cpu"))
+        write_offsets=[0, 3], seed_slot_indices=[-1], num_valid_reqs=1, device=torch.device("cpu")
+    )
     sglang.install()
     try:
         endpoint.launch_canary_write_kernel(
-            context=context, plan=plan, input_ids=torch.tensor([7, 8, 9]),
-            positions=torch.tensor([0, 1, 2]), out_cache_loc=torch.tensor([4, 5, 6]),
-            enable_write_input_assert=False, expected_input_tokens=None,
-            expected_input_positions=None)
+            context=context,
+            plan=plan,
+            input_ids=torch.tensor([7, 8, 9]),
+            positions=torch.tensor([0, 1, 2]),
+            out_cache_loc=torch.tensor([4, 5, 6]),
+            enable_write_input_assert=False,
+            expected_input_tokens=None,
+            expected_input_positions=None,
+        )
         strip.tensor[5, 31] ^= 1
         endpoint.launch_canary_verify_kernel(
-            context=context, check_verify_expected_token=False,
+            context=context,
+            check_verify_expected_token=False,
             plan=function(f"{TESTS}._canary_helpers", "make_verify_plan")(
-                slot_indices=[4, 5, 6], positions=[0, 1, 2], prev_slot_indices=[-1, 4, 5],
-                device=torch.device("cpu")))
+                slot_indices=[4, 5, 6],
+                positions=[0, 1, 2],
+                prev_slot_indices=[-1, 4, 5],
+                device=torch.device("cpu"),
+            ),
+        )
     finally:
         sglang.uninstall()
     assert log.ring[0].tolist()[:2] == [2, 5]

@@ -4,8 +4,15 @@ import kvcanary
 import pytest
 import sglang_vectors as vectors
 
-COUNTS = {"hash": 119, "plan": 146, "write": 122, "verify": 136, "scatter": 43, "errors": 103,
-          "report": 103}
+COUNTS = {
+    "hash": 119,
+    "plan": 146,
+    "write": 122,
+    "verify": 136,
+    "scatter": 43,
+    "errors": 103,
+    "report": 103,
+}
 
 
 def maker(framework):

@@ -76,7 +76,9 @@ def install() -> list[str]:
         if not _takes_the_same(theirs[name], _ours(name)):
             raise ImportError(
                 f"kvcanary.sglang: {module.__name__}.{name} takes other arguments than in SGLang "
-                "0.5.23; nothing was replaced", name=module.__name__)
+                "0.5.23; nothing was replaced",
+                name=module.__name__,
+            )
     found = []
     for name, original in theirs.items():
         _replaced[name] = original

@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _abi
 from .._lib import C
-from .._tensor import Array, View, is_torch, view
+from .._tensor import Array, View, is_torch, stream_of, view
 from ..canary import Violation
 from ..errors import check
 from .structures import source_struct
-
-try:
-    from .._tensor import stream_of
-except ImportError:
-    from .._fast import stream_of
 
 if TYPE_CHECKING:
     from .structures import VerifyOrWriteContext, VerifyPlan, WritePlan
@@ -342,4 +337,5 @@ def violation_text(
 ) -> str:
     """The report of one row of a violation ring, as SGLang logs or raises it."""
     return Violation.from_row(row).text(
-        "sglang", violations=total_violations, ring_overflow=ring_overflow, step=step_when_pumped)
+        "sglang", violations=total_violations, ring_overflow=ring_overflow, step=step_when_pumped
+    )

@@ -140,8 +140,13 @@ class VerifyPlan:
 
     def zero_for_testing_(self) -> VerifyPlan:
         """All zero, tokens -1, disabled. For tests of a plan only."""
-        for tensor in (self.verify_slot_indices, self.verify_expected_positions,
-                       self.verify_prev_slot_indices, self.verify_num_valid, self.enable):
+        for tensor in (
+            self.verify_slot_indices,
+            self.verify_expected_positions,
+            self.verify_prev_slot_indices,
+            self.verify_num_valid,
+            self.enable,
+        ):
             tensor.zero_()
         self.verify_expected_tokens.fill_(-1)
         return self
@@ -167,14 +172,14 @@ class WritePlan:
     @classmethod
     def allocate(cls, *, write_req_capacity: int, device: torch.device) -> WritePlan:
         """A plan in torch tensors, uninitialised."""
-        check(C.kvc_sglang_check_capacity(b"WritePlan write_req_capacity",
-                                          int(write_req_capacity)))
+        check(C.kvc_sglang_check_capacity(b"WritePlan write_req_capacity", int(write_req_capacity)))
         import torch
 
         return cls(
             write_offsets=torch.empty(write_req_capacity + 1, dtype=torch.int64, device=device),
             write_seed_slot_indices=torch.empty(
-                write_req_capacity, dtype=torch.int64, device=device),
+                write_req_capacity, dtype=torch.int64, device=device
+            ),
             write_num_valid_reqs=torch.empty(1, dtype=torch.int32, device=device),
         )
 
