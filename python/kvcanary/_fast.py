@@ -22,6 +22,10 @@ _NAMES = (
     "copy",
     "fingerprint",
     "scan_finite",
+    "sglang_plan",
+    "sglang_verify",
+    "sglang_write",
+    "sglang_scatter",
 )
 
 

@@ -368,3 +368,134 @@ FFI_ENTRY(scan_finite)
 	stream = stream_argument(&r);
 	return r.failed ? -1 : finish(kvc_canary_scan_finite(out, group, slots, stream));
 }
+
+/* ---- SGLang's interface: its structures come field by field ---- */
+
+static kvc_sglang_verify_plan verify_plan_argument(struct reader *r)
+{
+	kvc_sglang_verify_plan plan = KVC_SGLANG_VERIFY_PLAN_INIT;
+
+	plan.verify_slot_indices = tensor_argument(r);
+	plan.verify_expected_tokens = tensor_argument(r);
+	plan.verify_expected_positions = tensor_argument(r);
+	plan.verify_prev_slot_indices = tensor_argument(r);
+	plan.verify_num_valid = tensor_argument(r);
+	plan.enable = tensor_argument(r);
+	return plan;
+}
+
+static kvc_sglang_write_plan write_plan_argument(struct reader *r)
+{
+	kvc_sglang_write_plan plan = KVC_SGLANG_WRITE_PLAN_INIT;
+
+	plan.write_offsets = tensor_argument(r);
+	plan.write_seed_slot_indices = tensor_argument(r);
+	plan.write_num_valid_reqs = tensor_argument(r);
+	return plan;
+}
+
+/* The context, then KVC_SGLANG_SOURCES_MAX sources of four fields each, the places not in use empty. */
+static kvc_sglang_context context_argument(
+        struct reader *r, kvc_sglang_source sources[KVC_SGLANG_SOURCES_MAX])
+{
+	kvc_sglang_context context = KVC_SGLANG_CONTEXT_INIT;
+
+	context.canary_buf = tensor_argument(r);
+	context.kernel_kind = int_argument(r);
+	context.violation_ring = tensor_argument(r);
+	context.violation_write_index = tensor_argument(r);
+	context.slot_run_counter = tensor_argument(r);
+	context.kernel_run_counter = tensor_argument(r);
+	context.real_kv_source_count = int_argument(r);
+	context.real_kv_hash_mode = int_argument(r);
+	context.enable_chain_position_assert = tensor_argument(r);
+	context.real_kv_sources = sources;
+	for (int i = 0; i < KVC_SGLANG_SOURCES_MAX; i++) {
+		sources[i].tensor = tensor_argument(r);
+		sources[i].page_size = int_argument(r);
+		sources[i].num_bytes_per_token = int_argument(r);
+		sources[i].read_bytes = int_argument(r);
+	}
+	return context;
+}
+
+FFI_ENTRY(sglang_plan)
+{
+	kvc_sglang_plan_args a = KVC_SGLANG_PLAN_ARGS_INIT;
+	kvc_sglang_verify_plan verify_plan;
+	kvc_sglang_write_plan write_plan;
+	void *stream;
+	FFI_READ("sglang_plan", 20);
+
+	verify_plan = verify_plan_argument(&r);
+	write_plan = write_plan_argument(&r);
+	a.verify_plan_out = &verify_plan;
+	a.write_plan_out = &write_plan;
+	a.req_pool_indices = tensor_argument(&r);
+	a.prefix_lens = tensor_argument(&r);
+	a.extend_seq_lens = tensor_argument(&r);
+	a.req_to_token = tensor_argument(&r);
+	a.swa_window_size = int_argument(&r);
+	a.full_to_swa_index_mapping = tensor_argument(&r);
+	a.verify_capacity = int_argument(&r);
+	a.req_to_verify_expected_tokens = tensor_argument(&r);
+	a.req_to_verify_expected_tokens_valid_lens = tensor_argument(&r);
+	a.kv_token_id_vs_position_offset = int_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_sglang_plan(&a, stream));
+}
+
+FFI_ENTRY(sglang_verify)
+{
+	kvc_sglang_verify_args a = KVC_SGLANG_VERIFY_ARGS_INIT;
+	kvc_sglang_source sources[KVC_SGLANG_SOURCES_MAX];
+	kvc_sglang_context context;
+	kvc_sglang_verify_plan plan;
+	void *stream;
+	FFI_READ("sglang_verify", 33);
+
+	context = context_argument(&r, sources);
+	plan = verify_plan_argument(&r);
+	a.context = &context;
+	a.plan = &plan;
+	a.check_verify_expected_token = int_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_sglang_verify(&a, stream));
+}
+
+FFI_ENTRY(sglang_write)
+{
+	kvc_sglang_write_args a = KVC_SGLANG_WRITE_ARGS_INIT;
+	kvc_sglang_source sources[KVC_SGLANG_SOURCES_MAX];
+	kvc_sglang_context context;
+	kvc_sglang_write_plan plan;
+	void *stream;
+	FFI_READ("sglang_write", 35);
+
+	context = context_argument(&r, sources);
+	plan = write_plan_argument(&r);
+	a.context = &context;
+	a.plan = &plan;
+	a.input_ids = tensor_argument(&r);
+	a.positions = tensor_argument(&r);
+	a.out_cache_loc = tensor_argument(&r);
+	a.enable_write_input_assert = int_argument(&r);
+	a.expected_input_tokens = tensor_argument(&r);
+	a.expected_input_positions = tensor_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_sglang_write(&a, stream));
+}
+
+FFI_ENTRY(sglang_scatter)
+{
+	const kvc_tensor *flat_in, *offsets, *rows, *pool_out;
+	void *stream;
+	FFI_READ("sglang_scatter", 5);
+
+	flat_in = tensor_argument(&r);
+	offsets = tensor_argument(&r);
+	rows = tensor_argument(&r);
+	pool_out = tensor_argument(&r);
+	stream = stream_argument(&r);
+	return r.failed ? -1 : finish(kvc_sglang_scatter(flat_in, offsets, rows, pool_out, stream));
+}

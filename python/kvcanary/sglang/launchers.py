@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import _abi
+from .._fast import quick
 from .._lib import C
 from .._tensor import Array, View, is_torch, stream_of, view
 from ..canary import Violation
 from ..errors import check
+from .consts import MAX_REAL_KV_SOURCES
 from .structures import source_struct
 
 if TYPE_CHECKING:
@@ -23,6 +25,24 @@ __all__ = [
     "launch_scatter_req_token_ids_kernel",
     "violation_text",
 ]
+
+
+def _quickly(name: str, first: Array, arguments: tuple[Any, ...] | None) -> bool:
+    """Make the call over tvm-ffi, where that takes it. The arguments are those of src/ffi.
+
+    A call that fails there has written nothing; it is made again over ctypes, which says why in the
+    catalogue's words, or succeeds with what tvm-ffi alone could not take.
+    """
+    if quick.tensor_type is None and type(first).__module__ == "torch":
+        quick.load()
+    function = quick.functions.get(name)
+    if function is None or arguments is None or type(first) is not quick.tensor_type:
+        return False
+    try:
+        function(*arguments, None)
+    except Exception:
+        return False
+    return True
 
 
 class _Call:
@@ -125,6 +145,46 @@ def _context(call: _Call, context: VerifyOrWriteContext) -> int:
     ))  # fmt: skip
 
 
+_NO_SOURCE = (None, 0, 0, 0)
+
+
+def _flat_context(context: VerifyOrWriteContext) -> tuple[Any, ...] | None:
+    """A context as tvm-ffi's entry points take it; None if it has too many sources."""
+    sources = context.real_kv_sources
+    spare = MAX_REAL_KV_SOURCES - len(sources)
+    if spare < 0:
+        return None
+    flat: list[Any] = [
+        context.canary_buf,
+        int(context.kernel_kind),
+        context.violation_ring,
+        context.violation_write_index,
+        context.slot_run_counter,
+        context.kernel_run_counter,
+        len(sources),
+        int(context.real_kv_hash_mode),
+        context.enable_chain_position_assert,
+    ]
+    for source in sources:
+        flat += (source.tensor, source.page_size, source.num_bytes_per_token, source.read_bytes)
+    return (*flat, *_NO_SOURCE * spare)
+
+
+def _flat_verify_plan(plan: VerifyPlan) -> tuple[Array, ...]:
+    return (
+        plan.verify_slot_indices,
+        plan.verify_expected_tokens,
+        plan.verify_expected_positions,
+        plan.verify_prev_slot_indices,
+        plan.verify_num_valid,
+        plan.enable,
+    )
+
+
+def _flat_write_plan(plan: WritePlan) -> tuple[Array, ...]:
+    return plan.write_offsets, plan.write_seed_slot_indices, plan.write_num_valid_reqs
+
+
 def _plan_arguments(call: _Call, arguments: dict[str, Any]) -> _abi.kvc_sglang_plan_args:
     """The keywords of launch_canary_plan_kernels as C takes them."""
     tables = {"req_to_token": "int32", "req_to_verify_expected_tokens": "int32"}
@@ -191,7 +251,24 @@ def launch_canary_plan_kernels(
     KVCanaryError
         Also a ValueError, in SGLang's words where it looks itself; nothing was written.
     """
-    call = _Call(verify_plan_out.verify_slot_indices)
+    home = verify_plan_out.verify_slot_indices
+    flat = (
+        *_flat_verify_plan(verify_plan_out),
+        *_flat_write_plan(write_plan_out),
+        req_pool_indices,
+        prefix_lens,
+        extend_seq_lens,
+        req_to_token,
+        swa_window_size,
+        full_to_swa_index_mapping,
+        verify_capacity,
+        req_to_verify_expected_tokens,
+        req_to_verify_expected_tokens_valid_lens,
+        kv_token_id_vs_position_offset,
+    )
+    if _quickly("sglang_plan", home, flat):
+        return
+    call = _Call(home)
     arguments = _plan_arguments(call, {
         "verify_plan_out": verify_plan_out,
         "write_plan_out": write_plan_out,
@@ -229,6 +306,11 @@ def launch_canary_verify_kernel(
         Also a ValueError, in SGLang's words where it looks itself; nothing was written. What is
         wrong with the cache is a row of the ring, not an error.
     """
+    flat = _flat_context(context)
+    if flat is not None:
+        flat += (*_flat_verify_plan(plan), int(check_verify_expected_token))
+    if _quickly("sglang_verify", context.canary_buf, flat):
+        return
     call = _Call(context.canary_buf)
     arguments = _abi.kvc_sglang_verify_args(
         context=_context(call, context),
@@ -269,6 +351,19 @@ def launch_canary_write_kernel(
     KVCanaryError
         Also a ValueError, in SGLang's words where it looks itself; nothing was written.
     """
+    flat = _flat_context(context)
+    if flat is not None:
+        flat += (
+            *_flat_write_plan(plan),
+            input_ids,
+            positions,
+            out_cache_loc,
+            int(enable_write_input_assert),
+            expected_input_tokens,
+            expected_input_positions,
+        )
+    if _quickly("sglang_write", context.canary_buf, flat):
+        return
     call = _Call(context.canary_buf)
     arguments = _abi.kvc_sglang_write_args(
         context=_context(call, context),
@@ -304,6 +399,8 @@ def launch_scatter_req_token_ids_kernel(
     KVCanaryError
         Also a ValueError or, for a dtype, a TypeError, in SGLang's words; nothing was written.
     """
+    if _quickly("sglang_scatter", pool_out, (flat_in, offsets, req_pool_indices, pool_out)):
+        return
     stream = stream_of(pool_out, None)
     tensors = [
         view(flat_in, "flat_in", stream=stream),
