@@ -51,7 +51,7 @@ function(kvc_add_cuda target)
     list(APPEND images ${image})
     string(APPEND incbin "__asm__(\".section .rodata\\n.balign 16\\nkvc__image_${name}:\\n\"\n"
       "        \".incbin \\\"${image}\\\"\\n.previous\\n\");\nextern const char kvc__image_${name}[];\n")
-    string(APPEND table "\tkvc__image_${name},\n")
+    string(APPEND table "\t{ \"${name}\", kvc__image_${name} },\n")
   endforeach()
   list(LENGTH images count)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/images.c @ONLY CONTENT
@@ -59,7 +59,7 @@ function(kvc_add_cuda target)
 #include \"cuda/images.h\"
 
 @incbin@
-const void *const kvc__images[] = {
+const struct kvc__image kvc__images[] = {
 @table@};
 const int kvc__image_count = @count@;
 ")

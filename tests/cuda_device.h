@@ -150,4 +150,39 @@ static inline void cuda_twin_free(struct cuda_twin *twin)
 	twin->base = 0;
 }
 
+/* A stream that captures, then the graph of what was enqueued. */
+struct cuda_graph {
+	void *stream, *graph, *exec;
+};
+
+static inline struct cuda_graph cuda_graph_begin(void)
+{
+	struct cuda_graph g = { NULL, NULL, NULL };
+
+	cuda_must(cuda.stream_create(&g.stream, 1), "stream");
+	cuda_must(cuda.capture_begin(g.stream, 0), "capture");
+	return g;
+}
+
+static inline void cuda_graph_end(struct cuda_graph *g)
+{
+	cuda_must(cuda.capture_end(g->stream, &g->graph), "capture end");
+	cuda_must(cuda.graph_instantiate(&g->exec, g->graph, 0), "instantiate");
+}
+
+static inline void cuda_graph_replay(const struct cuda_graph *g)
+{
+	/* Its stream waits for no other, and copies to the device may still be under way. */
+	cuda_must(cuda.synchronize(), "contents");
+	cuda_must(cuda.graph_launch(g->exec, g->stream), "launch");
+	cuda_must(cuda.stream_synchronize(g->stream), "replay");
+}
+
+static inline void cuda_graph_free(struct cuda_graph *g)
+{
+	cuda.graph_exec_destroy(g->exec);
+	cuda.graph_destroy(g->graph);
+	cuda.stream_destroy(g->stream);
+}
+
 #endif

@@ -175,15 +175,13 @@ static void captured_fingerprints_see_new_bytes(void **state)
 	for (int round = 0; round < 4; round++) {
 		struct cuda_world w;
 		kvc_tensor slots[2];
-		void *device, *stream, *graph, *exec;
+		void *device;
 		cuda_world_start(&w, &random, 50, 2);
 		slots_of(&w, &random, 70, -1, slots);
 		uint64_t *out = cuda_world_add(&w, "fingerprints", 70 * sizeof(*out), &device);
-		cuda_must(cuda.stream_create(&stream, 1), "stream");
-		cuda_must(cuda.capture_begin(stream, 0), "capture");
-		expect_ok(kvc_fingerprint(device, &w.group[1], &slots[1], stream));
-		cuda_must(cuda.capture_end(stream, &graph), "capture end");
-		cuda_must(cuda.graph_instantiate(&exec, graph, 0), "instantiate");
+		struct cuda_graph graph = cuda_graph_begin();
+		expect_ok(kvc_fingerprint(device, &w.group[1], &slots[1], graph.stream));
+		cuda_graph_end(&graph);
 		for (int replay = 0; replay < 3; replay++) {
 			for (int t = 0; t < w.count; t++)
 				if (strcmp(w.names[t], "source") == 0)
@@ -191,13 +189,10 @@ static void captured_fingerprints_see_new_bytes(void **state)
 					        (int64_t)w.twins[t].bytes);
 			cuda_world_push(&w);
 			expect_ok(kvc_fingerprint(out, &w.group[0], &slots[0], NULL));
-			cuda_must(cuda.graph_launch(exec, stream), "launch");
-			cuda_must(cuda.stream_synchronize(stream), "replay");
+			cuda_graph_replay(&graph);
 			cuda_world_compare(&w, "graph replay");
 		}
-		cuda.graph_exec_destroy(exec);
-		cuda.graph_destroy(graph);
-		cuda.stream_destroy(stream);
+		cuda_graph_free(&graph);
 		cuda_world_free(&w);
 	}
 }

@@ -441,13 +441,10 @@ static void captured_graph_replays_with_new_contents(void **state)
 			.pool = KVC_BFLOAT16,
 			.coverage = round % 2 ? 2 : 0 };
 		struct scene s;
-		void *stream, *graph, *exec;
 		build(&s, &random, &shape);
-		cuda_must(cuda.stream_create(&stream, 1), "stream");
-		cuda_must(cuda.capture_begin(stream, 0), "capture");
-		expect_ok(run(&s, s.device, &s.device_stamp, stream));
-		cuda_must(cuda.capture_end(stream, &graph), "capture end");
-		cuda_must(cuda.graph_instantiate(&exec, graph, 0), "instantiate");
+		struct cuda_graph graph = cuda_graph_begin();
+		expect_ok(run(&s, s.device, &s.device_stamp, graph.stream));
+		cuda_graph_end(&graph);
 		for (int replay = 0; replay < 3; replay++) {
 			for (int kind = Q; kind <= V; kind++) {
 				fill_rows(&random, s.twins[kind].host, s.twins[kind].bytes,
@@ -457,13 +454,10 @@ static void captured_graph_replays_with_new_contents(void **state)
 				        "new contents");
 			}
 			expect_ok(run(&s, s.host, &s.host_stamp, NULL));
-			cuda_must(cuda.graph_launch(exec, stream), "launch");
-			cuda_must(cuda.stream_synchronize(stream), "replay");
+			cuda_graph_replay(&graph);
 			compare(&s, "graph replay");
 		}
-		cuda.graph_exec_destroy(exec);
-		cuda.graph_destroy(graph);
-		cuda.stream_destroy(stream);
+		cuda_graph_free(&graph);
 		destroy(&s);
 	}
 }

@@ -406,14 +406,11 @@ static void captured_writes_see_new_contents(void **state)
 	for (int round = 0; round < 8; round++) {
 		struct shape shape = random_shape(&random, round % 2, round < 4 ? 3 : 120);
 		struct scene s;
-		void *stream, *graph, *exec;
 		shape.rules = KVC_RULES_OWN;
 		build(&s, &random, &shape);
-		cuda_must(cuda.stream_create(&stream, 1), "stream");
-		cuda_must(cuda.capture_begin(stream, 0), "capture");
-		expect_ok(run(&s, 1, stream));
-		cuda_must(cuda.capture_end(stream, &graph), "capture end");
-		cuda_must(cuda.graph_instantiate(&exec, graph, 0), "instantiate");
+		struct cuda_graph graph = cuda_graph_begin();
+		expect_ok(run(&s, 1, graph.stream));
+		cuda_graph_end(&graph);
 		for (int replay = 0; replay < 3; replay++) {
 			fill(&s, &random, &shape);
 			for (int t = 0; t < s.w.count; t++)
@@ -423,13 +420,10 @@ static void captured_writes_see_new_contents(void **state)
 			*s.w.ring[0].write_index = 0;
 			cuda_world_push(&s.w);
 			expect_ok(run(&s, 0, NULL));
-			cuda_must(cuda.graph_launch(exec, stream), "launch");
-			cuda_must(cuda.stream_synchronize(stream), "replay");
+			cuda_graph_replay(&graph);
 			cuda_world_compare(&s.w, "graph replay");
 		}
-		cuda.graph_exec_destroy(exec);
-		cuda.graph_destroy(graph);
-		cuda.stream_destroy(stream);
+		cuda_graph_free(&graph);
 		cuda_world_free(&s.w);
 	}
 }

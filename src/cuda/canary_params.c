@@ -122,6 +122,12 @@ static kvc_status set_strip(struct kvc__strip *out, const kvc_group *group, int6
 	return KVC_OK;
 }
 
+/* Whole blocks of XXH3 in one piece. */
+static int is_plain(const struct kvc__strip *strip)
+{
+	return strip->is_wide && strip->run == strip->bytes && strip->bytes % 1024 == 0;
+}
+
 kvc_status kvc__cuda_strips(struct kvc__strips_call *out, const kvc_group *group)
 {
 	struct kvc__strips_head head = { .slot_limit = INT64_MAX, .all_short = 1 };
@@ -131,6 +137,7 @@ kvc_status kvc__cuda_strips(struct kvc__strips_call *out, const kvc_group *group
 	head.count = (int32_t)group->source_count;
 	head.hashed = group->coverage == KVC_COVERAGE_NONE ? 0 : head.count;
 	head.is_splitmix = group->fingerprint == KVC_FINGERPRINT_SPLITMIX;
+	head.all_plain = !head.is_splitmix && head.hashed > 0;
 	for (int64_t i = 0; i < group->source_count; i++) {
 		const kvc_source *source = &group->sources[i];
 		KVC__TRY(set_strip(&out->strips[i], group, i));
@@ -138,6 +145,8 @@ kvc_status kvc__cuda_strips(struct kvc__strips_call *out, const kvc_group *group
 		head.bytes_hashed += out->strips[i].bytes;
 		if (out->strips[i].bytes > (head.is_splitmix ? PARTIAL_BYTES : 240))
 			head.all_short = 0;
+		if (!is_plain(&out->strips[i]))
+			head.all_plain = 0;
 	}
 	out->head = head;
 	return KVC_OK;

@@ -55,18 +55,30 @@ struct kvc__strips_head {
 	int32_t count;
 	int32_t hashed; /* 'count', or 0 where the coverage is none */
 	int32_t is_splitmix;
-	int32_t all_short;    /* a thread can take a whole slot */
+	int32_t all_short; /* a thread can take a whole slot */
+	int32_t all_plain; /* rows of whole KiB in one piece, xxh3 */
+	int32_t padding;
 	int64_t slot_limit;   /* slots from here on lie outside a source */
 	int64_t bytes_hashed; /* of one slot, all strips */
 };
 
-/* Shared memory that the splitmix kernels need: two tiles of 32 rows a warp (slot_bytes.cuh). */
+/* Shared memory that the splitmix kernels need: a few tiles of 32 rows a warp (slot_bytes.cuh). */
 #define KVC__TILE_BYTES 256
+#define KVC__TILE_STAGES 2
 #define KVC__TILE_PITCH (KVC__TILE_BYTES + 16) /* so that lanes at one offset meet no bank twice */
-#define KVC__TILE_WARP_BYTES (2 * 32 * KVC__TILE_PITCH)
+#define KVC__TILE_WARP_BYTES (KVC__TILE_STAGES * 32 * KVC__TILE_PITCH)
 #define KVC__TILE_THREADS 64
 #define KVC__TILE_SHARED (KVC__TILE_THREADS / 32 * KVC__TILE_WARP_BYTES)
-#define KVC__ROW_THREADS 128 /* a block of the xxh3 kernels */
+
+/* The xxh3 kernels: eight accumulators a row, padded so that banks meet twice at most, 32 rows a warp. */
+#define KVC__SUMS_PITCH 9
+#define KVC__SUMS_WARP (32 * KVC__SUMS_PITCH)
+#define KVC__ROW_THREADS 128
+#define KVC__ROW_SHARED (KVC__ROW_THREADS / 32 * KVC__SUMS_WARP * 8)
+
+/* Blocks a multiprocessor that are resident at once; the grid is no larger, and each block loops. */
+#define KVC__ROW_BLOCKS 5
+#define KVC__TILE_BLOCKS 6
 
 struct kvc__strips_call {
 	struct kvc__strips_head head;

@@ -39,7 +39,7 @@ static const struct {
 	{ "cuThreadExchangeStreamCaptureMode", offsetof(struct kvc__driver, capture_mode) },
 	{ "cuLibraryLoadData", offsetof(struct kvc__driver, library_load) },
 	{ "cuLibraryGetKernel", offsetof(struct kvc__driver, library_kernel) },
-	{ "cuKernelGetFunction", offsetof(struct kvc__driver, kernel_function) },
+	{ "cuKernelSetAttribute", offsetof(struct kvc__driver, kernel_attribute) },
 	{ "cuLaunchKernelEx", offsetof(struct kvc__driver, launch) },
 	{ "cuPointerGetAttribute", offsetof(struct kvc__driver, pointer_attribute) },
 	{ "cuMemsetD8Async", offsetof(struct kvc__driver, memset_async) },
@@ -97,8 +97,8 @@ kvc_status kvc__driver_check(CUresult result, const char *what)
 /* ---- kernels ---- */
 
 #define IMAGE_MAX 16
+#define SHARED_BYTES_FREE 40000 /* of dynamic shared memory, that a launch need not ask for */
 static CUlibrary libraries[IMAGE_MAX];
-static int library_count;
 static kvc_error load_error; /* status KVC_OK: all images are loaded */
 static pthread_once_t images_once = PTHREAD_ONCE_INIT;
 
@@ -109,10 +109,9 @@ static void load_images(void)
 	kvc_status status = kvc__driver_check(driver.capture_mode(&mode), "capture mode");
 
 	for (int i = 0; status == KVC_OK && i < kvc__image_count; i++) {
-		status = kvc__driver_check(driver.library_load(&libraries[i], kvc__images[i], NULL,
-		                                   NULL, 0, NULL, NULL, 0),
+		status = kvc__driver_check(driver.library_load(&libraries[i], kvc__images[i].data,
+		                                   NULL, NULL, 0, NULL, NULL, 0),
 		        "loading the kernels");
-		library_count = i + 1;
 	}
 	if (status != KVC_OK)
 		load_error = *kvc_last_error();
@@ -126,18 +125,48 @@ kvc_status kvc__cuda_load_images(const struct kvc__driver *loaded)
 	return load_error.status == KVC_OK ? KVC_OK : kvc__error_store(&load_error);
 }
 
-static kvc_status find_kernel(struct kvc__kernel *kernel, CUkernel *out)
+/* The image that a kernel lies in: its name begins with kvc_ and the image's. */
+static int image_of(const char *kernel)
 {
-	CUresult result = CUDA_ERROR_NOT_FOUND;
+	const char *name = kernel + strlen("kvc_");
+
+	for (int i = 0; i < kvc__image_count; i++) {
+		size_t length = strlen(kvc__images[i].name);
+		if (strncmp(name, kvc__images[i].name, length) == 0 && name[length] == '_')
+			return i;
+	}
+	return 0;
+}
+
+/* On every device: the handle serves all of them. One that cannot do it refuses the launch. */
+static void allow(CUkernel kernel, CUfunction_attribute what, int value)
+{
+	int count = 0;
+
+	(void)driver.device_count(&count);
+	for (int i = 0; i < count; i++) {
+		CUdevice device = 0;
+		if (driver.device_get(&device, i) == CUDA_SUCCESS)
+			(void)driver.kernel_attribute(what, value, kernel, device);
+	}
+}
+
+/* A kernel is launched with the same shared memory each time, and always or never with clusters. */
+static kvc_status find_kernel(
+        struct kvc__kernel *kernel, const struct kvc__launch *launch, CUkernel *out)
+{
+	const char *name = kernel->name;
 
 	*out = atomic_load_explicit(&kernel->handle, memory_order_acquire);
-	for (int i = 0; !*out && i < library_count; i++) {
-		CUkernel found = NULL;
-		result = driver.library_kernel(&found, libraries[i], kernel->name);
-		*out = result == CUDA_SUCCESS ? found : NULL;
-	}
-	if (!*out)
-		return kvc__driver_check(result, kernel->name);
+	if (*out)
+		return KVC_OK;
+	KVC__TRY(kvc__driver_check(
+	        driver.library_kernel(out, libraries[image_of(name)], name), name));
+	if (launch->cluster)
+		allow(*out, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
+	if (launch->shared_bytes > SHARED_BYTES_FREE)
+		allow(*out, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+		        (int)launch->shared_bytes);
 	atomic_store_explicit(&kernel->handle, *out, memory_order_release);
 	return KVC_OK;
 }
@@ -174,7 +203,7 @@ kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch
 		attributes[attribute_count++].value.clusterDim.z = 1;
 	}
 	config.numAttrs = attribute_count;
-	KVC__TRY(find_kernel(kernel, &handle));
+	KVC__TRY(find_kernel(kernel, launch, &handle));
 	/* A CUkernel may stand where a CUfunction is asked for: the driver takes the current context's. */
 	return kvc__driver_check(
 	        driver.launch(&config, (CUfunction)handle, arguments, NULL), kernel->name);

@@ -26,7 +26,8 @@ struct kvc__driver {
 	        void **jit_values, unsigned jit_count, CUlibraryOption *options, void **values,
 	        unsigned count);
 	CUresult (*library_kernel)(CUkernel *kernel, CUlibrary library, const char *name);
-	CUresult (*kernel_function)(CUfunction *function, CUkernel kernel);
+	CUresult (*kernel_attribute)(
+	        CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device);
 	CUresult (*launch)(
 	        const CUlaunchConfig *config, CUfunction function, void **params, void **extra);
 	CUresult (*pointer_attribute)(
@@ -61,6 +62,12 @@ struct kvc__kernel {
 	const char *name;
 	_Atomic(CUkernel) handle;
 };
+
+/* How many blocks of b it takes for a. */
+static inline int64_t kvc__divide_up(int64_t a, int64_t b)
+{
+	return (a + b - 1) / b;
+}
 
 kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch *launch,
         const void *params, void *stream);

@@ -1,5 +1,5 @@
 // Fingerprints of lists of slots, for kvc_fingerprint and for the records of a write, and the search
-// for values that are not finite. A block takes a batch of slots; slot_bytes.cuh does the rest.
+// for values that are not finite. A warp takes a batch of slots; slot_bytes.cuh does the rest.
 #include <stddef.h>
 
 #include "cuda/fingerprint_params.h"
@@ -40,50 +40,48 @@ static __device__ __forceinline__ bool is_wanted(const kvc__fingerprint_params &
 	return slot >= 0 && slot < p.slot_limit && slot != p.reserved_slot;
 }
 
-#define BATCH KVC__TILE_THREADS
+enum { ROWS_ANY, ROWS_PLAIN, ROWS_TILES };
 
-template <bool TILES>
+// A lane an entry; each warp goes its own way.
+template <int KIND>
 static __device__ __forceinline__ void fingerprint_batches(const kvc__fingerprint_params &p)
 {
-	__shared__ int64_t slots[BATCH];
-	__shared__ unsigned long long sums[BATCH];
 	extern __shared__ __align__(16) char stages[];
 
+	kvc__row_keys keys; // no memory that an earlier kernel writes
+	if (KIND == ROWS_PLAIN)
+		keys.load();
 	kvc__wait_for_previous();
 	kvc__release_next();
 	const kvc__strips_head &head = p.sources.head;
 	const kvc__strip *strips = strips_of(p);
+	int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
 	int64_t begin, end;
 	range_of(p, &begin, &end);
 	int64_t n = end > begin ? end - begin : 0;
-	int batch = kvc__batch_size(n, BATCH);
+	int64_t all_warps = (int64_t)gridDim.x * warps;
+	int batch = kvc__batch_size(n, all_warps);
 
-	for (int64_t first = (int64_t)blockIdx.x * batch; first < n;
-	        first += (int64_t)gridDim.x * batch) {
-		int count = n - first < batch ? (int)(n - first) : batch;
-		int64_t i = begin + first + threadIdx.x;
-		if (threadIdx.x < BATCH) {
-			int64_t slot = (int)threadIdx.x < count ? p.slots[i] : -1;
-			slots[threadIdx.x] = is_wanted(p, slot) ? slot : -1;
-			sums[threadIdx.x] = 0;
-		}
-		__syncthreads();
-		if (!p.is_zero) {
-			if (TILES)
-				sums[threadIdx.x] = kvc__fold_warp(head, strips, slots[threadIdx.x],
-				        stages + threadIdx.x / 32 * KVC__TILE_WARP_BYTES);
-			else
-				kvc__hash_block(head, strips, slots, sums, count);
-		}
-		__syncthreads();
-		if ((int)threadIdx.x < count) {
-			int64_t slot = slots[threadIdx.x];
-			if (!p.out_by_slot)
-				*(uint64_t *)(p.out + i * p.out_stride) = sums[threadIdx.x];
-			else if (slot >= 0)
-				*(uint64_t *)(p.out + slot * p.out_stride) = sums[threadIdx.x];
-		}
-		__syncthreads();
+	for (int64_t first = ((int64_t)blockIdx.x * warps + warp) * batch; first < n;
+	        first += all_warps * batch) {
+		int64_t i = begin + first + lane;
+		bool mine = lane < batch && first + lane < n;
+		int64_t slot = mine ? p.slots[i] : -1;
+		if (!is_wanted(p, slot))
+			slot = -1;
+		uint64_t fingerprint = 0;
+		uint64_t *sums = (uint64_t *)stages + warp * KVC__SUMS_WARP;
+		if (KIND == ROWS_TILES)
+			fingerprint = kvc__fold_warp(
+			        head, strips, slot, stages + warp * KVC__TILE_WARP_BYTES);
+		else if (KIND == ROWS_PLAIN)
+			fingerprint = kvc__xxh3_plain(head, strips, keys, slot, sums);
+		else if (!p.is_zero)
+			fingerprint = kvc__xxh3_warp(head, strips, slot, sums);
+		if (mine && !p.out_by_slot)
+			*(uint64_t *)(p.out + i * p.out_stride) = fingerprint;
+		else if (slot >= 0)
+			*(uint64_t *)(p.out + slot * p.out_stride) = fingerprint;
 	}
 }
 
@@ -174,22 +172,27 @@ static __device__ __forceinline__ void name_first(const kvc__fingerprint_params 
 // ---- names that the host looks up ----
 
 #define KERNELS(SUFFIX, PARAMS) \
-	KVC__KERNEL void __launch_bounds__(KVC__ROW_THREADS, 5) kvc_fingerprint_rows##SUFFIX( \
+	KVC__KERNEL void __launch_bounds__(KVC__ROW_THREADS, KVC__ROW_BLOCKS) kvc_fingerprint_rows##SUFFIX( \
 	        const __grid_constant__ PARAMS p) \
 	{ \
-		fingerprint_batches<false>((const kvc__fingerprint_params &)p); \
+		fingerprint_batches<ROWS_ANY>((const kvc__fingerprint_params &)p); \
 	} \
-	KVC__KERNEL void __launch_bounds__(KVC__TILE_THREADS) kvc_fingerprint_tiles##SUFFIX( \
+	KVC__KERNEL void __launch_bounds__(KVC__ROW_THREADS, KVC__ROW_BLOCKS) kvc_fingerprint_plain##SUFFIX( \
 	        const __grid_constant__ PARAMS p) \
 	{ \
-		fingerprint_batches<true>((const kvc__fingerprint_params &)p); \
+		fingerprint_batches<ROWS_PLAIN>((const kvc__fingerprint_params &)p); \
 	} \
-	KVC__KERNEL void __launch_bounds__(256) kvc_scan_finite##SUFFIX( \
+	KVC__KERNEL void __launch_bounds__(KVC__TILE_THREADS, KVC__TILE_BLOCKS) kvc_fingerprint_tiles##SUFFIX( \
+	        const __grid_constant__ PARAMS p) \
+	{ \
+		fingerprint_batches<ROWS_TILES>((const kvc__fingerprint_params &)p); \
+	} \
+	KVC__KERNEL void __launch_bounds__(256) kvc_fingerprint_scan##SUFFIX( \
 	        const __grid_constant__ PARAMS p) \
 	{ \
 		scan_finite((const kvc__fingerprint_params &)p); \
 	} \
-	KVC__KERNEL void __launch_bounds__(32) kvc_scan_finite_first##SUFFIX( \
+	KVC__KERNEL void __launch_bounds__(32) kvc_fingerprint_first##SUFFIX( \
 	        const __grid_constant__ PARAMS p) \
 	{ \
 		name_first((const kvc__fingerprint_params &)p); \

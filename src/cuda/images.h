@@ -2,7 +2,11 @@
 #ifndef KVC__CUDA_IMAGES_H
 #define KVC__CUDA_IMAGES_H
 
-extern const void *const kvc__images[];
+struct kvc__image {
+	const char *name; /* of the .cu file; its kernels are called kvc_<name>_... */
+	const void *data;
+};
+extern const struct kvc__image kvc__images[];
 extern const int kvc__image_count;
 
 #endif

@@ -13,26 +13,27 @@
 _Static_assert(
         sizeof(struct kvc__fingerprint_params) <= KVC__PARAMS_BYTES_MAX, "one launch takes it");
 
-/* Blocks a multiprocessor that are resident at once; the grid is no larger, and each block loops. */
-#define ROW_BLOCKS 5
-#define TILE_BLOCKS 5
-#define SCAN_BLOCKS 8
+#define SCAN_BLOCKS 8 /* a multiprocessor, resident at once */
 
 static struct kvc__kernel rows_kernels[2] = {
 	{ "kvc_fingerprint_rows", 0 },
 	{ "kvc_fingerprint_rows_large", 0 },
+};
+static struct kvc__kernel plain_kernels[2] = {
+	{ "kvc_fingerprint_plain", 0 },
+	{ "kvc_fingerprint_plain_large", 0 },
 };
 static struct kvc__kernel tiles_kernels[2] = {
 	{ "kvc_fingerprint_tiles", 0 },
 	{ "kvc_fingerprint_tiles_large", 0 },
 };
 static struct kvc__kernel scan_kernels[2] = {
-	{ "kvc_scan_finite", 0 },
-	{ "kvc_scan_finite_large", 0 },
+	{ "kvc_fingerprint_scan", 0 },
+	{ "kvc_fingerprint_scan_large", 0 },
 };
 static struct kvc__kernel first_kernels[2] = {
-	{ "kvc_scan_finite_first", 0 },
-	{ "kvc_scan_finite_first_large", 0 },
+	{ "kvc_fingerprint_first", 0 },
+	{ "kvc_fingerprint_first_large", 0 },
 };
 
 static unsigned blocks_for(int64_t wanted, int64_t most)
@@ -44,6 +45,8 @@ kvc_status kvc__cuda_launch_fingerprints(const struct kvc__fingerprint_params *p
 {
 	int large = !kvc__strips_are_small(&p->sources);
 	int tiles = p->sources.head.is_splitmix && !p->is_zero;
+	int plain = p->sources.head.all_plain && !p->is_zero;
+	struct kvc__kernel *kernel = tiles ? tiles_kernels : plain ? plain_kernels : rows_kernels;
 	struct kvc__launch launch = { .programmatic = 1 };
 	struct kvc__chip chip;
 
@@ -51,12 +54,11 @@ kvc_status kvc__cuda_launch_fingerprints(const struct kvc__fingerprint_params *p
 	if (p->is_zero) /* nothing to wait for: as many as a block holds */
 		launch.grid_x = blocks_for((p->count + 63) / 64, 65535);
 	else
-		launch.grid_x = blocks_for(
-		        p->count, (int64_t)chip.processors * (tiles ? TILE_BLOCKS : ROW_BLOCKS));
+		launch.grid_x = blocks_for(p->count,
+		        (int64_t)chip.processors * (tiles ? KVC__TILE_BLOCKS : KVC__ROW_BLOCKS));
 	launch.block = tiles ? KVC__TILE_THREADS : KVC__ROW_THREADS;
-	launch.shared_bytes = tiles ? KVC__TILE_SHARED : 0;
-	return kvc__cuda_launch(
-	        tiles ? &tiles_kernels[large] : &rows_kernels[large], &launch, p, stream);
+	launch.shared_bytes = tiles ? KVC__TILE_SHARED : KVC__ROW_SHARED;
+	return kvc__cuda_launch(&kernel[large], &launch, p, stream);
 }
 
 static void set_slots(struct kvc__fingerprint_params *p, const int64_t *slots, int64_t count)

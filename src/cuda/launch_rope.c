@@ -12,6 +12,7 @@
 
 /* Bytes read from which on a call's data do not stay in the cache: they are marked as used once. */
 #define STREAM_BYTES (12 << 20)
+#define STAMP_STREAM_BYTES (8 << 20)
 
 /* Names as rope.cu spells them; per row plain, streaming, the same for fp8 pools. */
 #define ROW(TAG, D, T)                                                                             \
@@ -149,19 +150,14 @@ static uint32_t magic_of(int64_t divisor)
 	return (uint32_t)(((UINT64_C(1) << 32) + (uint64_t)divisor - 1) / (uint64_t)divisor);
 }
 
-static int64_t divide_up(int64_t a, int64_t b)
-{
-	return (a + b - 1) / b;
-}
-
 static int64_t heads_of(const struct kvc__rope_params *p)
 {
 	return p->q_heads + p->kv_heads * (p->v.data ? 2 : 1);
 }
 
-static int streams(const struct kvc__rope_params *p)
+static int streams(const struct kvc__rope_params *p, int64_t from)
 {
-	return p->token_count * heads_of(p) * p->kv_dim * 2 >= STREAM_BYTES;
+	return p->token_count * heads_of(p) * p->kv_dim * 2 >= from;
 }
 
 /* The next kernel may start once this one has waited for the one before it. */
@@ -169,7 +165,7 @@ static kvc_status launch_blocks(struct kvc__kernel *kernel, struct kvc__rope_par
         int64_t warps, int64_t block_warps, void *stream)
 {
 	struct kvc__launch launch = {
-		.grid_x = (unsigned)divide_up(warps, block_warps),
+		.grid_x = (unsigned)kvc__divide_up(warps, block_warps),
 		.block = (unsigned)(32 * block_warps),
 		.programmatic = 1,
 	};
@@ -177,46 +173,115 @@ static kvc_status launch_blocks(struct kvc__kernel *kernel, struct kvc__rope_par
 	return kvc__cuda_launch(kernel, &launch, p, stream);
 }
 
-/* 'parts' warps a token. With a table warps are numbered through; without, a block holds whole
- * tokens, whose angles it computes once. */
-static kvc_status launch_parts(
+/* 'parts' warps a token; a block holds whole tokens, whose angles it computes once. */
+static kvc_status launch_computed(
         struct kvc__kernel *kernel, struct kvc__rope_params *p, int64_t parts, void *stream)
 {
-	int64_t tokens = BLOCK_WARPS / parts, block_warps = 4;
+	int64_t tokens = BLOCK_WARPS / parts;
 
 	p->parts = (int32_t)parts;
-	p->parts_magic = magic_of(parts);
-	if (!p->cos_sin) {
-		tokens = tokens < 1 ? 1 : tokens > BLOCK_TOKENS_MAX ? BLOCK_TOKENS_MAX : tokens;
-		tokens = tokens > p->token_count ? p->token_count : tokens;
-		p->block_tokens = (int32_t)tokens;
-		block_warps = tokens * parts;
-	}
-	return launch_blocks(kernel, p, p->token_count * parts, block_warps, stream);
+	tokens = tokens < 1 ? 1 : tokens > BLOCK_TOKENS_MAX ? BLOCK_TOKENS_MAX : tokens;
+	tokens = tokens > p->token_count ? p->token_count : tokens;
+	p->block_tokens = (int32_t)tokens;
+	return launch_blocks(kernel, p, p->token_count * parts, tokens * parts, stream);
 }
 
 static kvc_status launch_fast(struct kvc__rope_params *p, void *stream)
 {
 	int fp8 = p->pool_element != p->element;
 	int64_t heads = heads_of(p), heads_a_warp = 512 / p->kv_dim;
-	struct kvc__kernel *kernel = &fast_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128]
-	                                          [p->cos_sin != NULL][2 * fp8 + streams(p)];
+	struct kvc__kernel *kernel =
+	        &fast_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128][p->cos_sin != NULL]
+	                     [2 * fp8 + streams(p, STREAM_BYTES)];
 
 	p->heads_magic = magic_of(heads);
 	if (p->cos_sin)
 		return launch_blocks(
-		        kernel, p, divide_up(heads * p->token_count, heads_a_warp), 4, stream);
-	return launch_parts(kernel, p, divide_up(heads, heads_a_warp), stream);
+		        kernel, p, kvc__divide_up(heads * p->token_count, heads_a_warp), 4, stream);
+	return launch_computed(kernel, p, kvc__divide_up(heads, heads_a_warp), stream);
+}
+
+/* The default secret of XXH3, as xxh3.cuh: in words, what its last stripe takes, what merging takes. */
+static const uint64_t stamp_secret[40] = {
+	0xBE4BA423396CFEB8,
+	0x1CAD21F72C81017C,
+	0xDB979083E96DD4DE,
+	0x1F67B3B7A4A44072,
+	0x78E5C0CC4EE679CB,
+	0x2172FFCC7DD05A82,
+	0x8E2443F7744608B8,
+	0x4C263A81E69035E0,
+	0xCB00C391BB52283C,
+	0xA32E531B8B65D088,
+	0x4EF90DA297486471,
+	0xD8ACDEA946EF1938,
+	0x3F349CE33F76FAA8,
+	0x1D4F0BC7C7BBDCF9,
+	0x3159B4CD4BE0518A,
+	0x647378D9C97E9FC8,
+	0xC3EBD33483ACC5EA,
+	0xEB6313FAFFA081C5,
+	0x49DAF0B751DD0D17,
+	0x9E68D429265516D3,
+	0xFCA1477D58BE162B,
+	0xCE31D07AD1B8F88F,
+	0x280416958F3ACB45,
+	0x7E404BBBCAFBD7AF,
+	0xEA647378D9C97E9F,
+	0xC5C3EBD33483ACC5,
+	0x17EB6313FAFFA081,
+	0xD349DAF0B751DD0D,
+	0x2B9E68D429265516,
+	0x8FFCA1477D58BE16,
+	0x45CE31D07AD1B8F8,
+	0xAF280416958F3ACB,
+	0x6DD4DE1CAD21F72C,
+	0xA44072DB979083E9,
+	0xE679CB1F67B3B7A4,
+	0xD05A8278E5C0CC4E,
+	0x4608B82172FFCC7D,
+	0x9035E08E2443F774,
+	0x52283C4C263A81E6,
+	0x65D088CB00C391BB,
+};
+
+/* Lanes of a row of K or V: a power of two, a warp at most. */
+static int32_t row_lanes(int64_t lanes)
+{
+	int32_t power = 1;
+
+	while (power < lanes && power < 32)
+		power *= 2;
+	return power;
 }
 
 static kvc_status launch_stamp(struct kvc__rope_params *p, void *stream)
 {
-	/* K, V, and q two units a warp. */
-	int64_t parts = 2 + divide_up(p->q_heads, 2 * (512 / p->kv_dim));
+	int64_t group = p->cos_sin ? KVC__STAMP_GROUP : KVC__STAMP_GROUP_COMPUTED;
+	int64_t head_lanes = p->kv_dim / 16, lanes = p->kv_heads * head_lanes;
+	int wide = streams(p, STAMP_STREAM_BYTES);
+	int64_t q_parts = kvc__divide_up(p->q_heads, wide ? KVC__STAMP_Q_HEADS : 1);
+	int64_t q_heads = p->q_out.data ? q_parts : 0;
 
-	return launch_parts(&stamp_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128]
-	                                  [p->cos_sin != NULL][streams(p)],
-	        p, parts, stream);
+	p->row_lanes = row_lanes(lanes);
+	p->row_units = (int32_t)kvc__divide_up(lanes, 32);
+	/* Tokens whose K and V rows make a group, and no more q than a block holds. */
+	p->row_apart = p->v.data && !(wide && p->row_units == 1);
+	int64_t tokens = group / p->row_lanes / (p->row_apart ? 2 : 1);
+	while (tokens > 1 && !p->cos_sin &&
+	        group * (1 + kvc__divide_up(tokens * q_heads * head_lanes, group)) > 1024)
+		tokens--;
+	int64_t sets = kvc__divide_up(p->token_count, tokens);
+	int64_t groups = 1 + kvc__divide_up(tokens * q_heads * head_lanes, group);
+	p->block_tokens = (int32_t)tokens;
+	p->parts = (int32_t)groups;
+	p->parts_magic = magic_of(groups);
+	p->q_parts = (int32_t)q_parts;
+	p->heads_magic = magic_of(q_parts);
+	memcpy(p->secret, stamp_secret, sizeof(stamp_secret));
+	return launch_blocks(&stamp_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128]
+	                                   [p->cos_sin != NULL][wide],
+	        p, sets * groups * group / 32, (p->cos_sin ? 1 : groups) * group / 32, stream);
 }
 
 static kvc_status launch_general(struct kvc__rope_params *p, void *stream)

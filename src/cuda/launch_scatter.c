@@ -7,74 +7,58 @@
 #include "cuda/driver.h"
 #include "cuda/scatter_params.h"
 
-/* Tokens from which on a thread takes two and four quads: before, blocks are few and latency counts. */
-#define TWO_QUADS_TOKENS (INT64_C(3) << 18)
-#define FOUR_QUADS_TOKENS (INT64_C(1) << 22)
-/* Chunks that a request may meet before it takes a team to read it. */
-#define CHUNKS_ALONE 2
+/* Blocks that share a request, at most; and how many blocks there may be for that. */
+#define TEAM_MAX 16
+#define TEAMS_BLOCKS_MAX 2048
 
 /* Names as scatter.cu spells them: threads of a block, quads of a thread. */
-struct scatter_shape {
-	struct kvc__kernel kernel;
+static struct scatter_shape {
+	struct kvc__kernel alone,
+	        team; /* one kernel: what a launch may have is set once a handle */
 	unsigned threads;
 	int64_t chunk;
-	unsigned team;
-};
-#define SHAPE(NAME, THREADS, QUADS, TEAM)                                                          \
+} scatter_shapes[] = {
+#define SHAPE(THREADS, QUADS)                                                                      \
 	{                                                                                          \
-		{ "kvc_scatter_" NAME "_" #THREADS "_" #QUADS, 0 }, THREADS, THREADS *QUADS * 4,   \
-		        TEAM                                                                       \
+		{ "kvc_scatter_" #THREADS "_" #QUADS, 0 },                                         \
+		        { "kvc_scatter_" #THREADS "_" #QUADS, 0 }, THREADS, THREADS *QUADS * 4     \
 	}
-static struct scatter_shape narrow_shapes[] = {
-	SHAPE("narrow", 256, 1, 1),
-	SHAPE("narrow", 256, 2, 1),
-	SHAPE("narrow", 256, 4, 1),
+	SHAPE(256, 1),
+	SHAPE(512, 1),
+	SHAPE(512, 4),
 };
-static struct scatter_shape checked_shapes[] = {
-	SHAPE("checked", 256, 1, 1),
-	SHAPE("checked", 256, 2, 1),
-	SHAPE("checked", 256, 4, 1),
-};
-static struct scatter_shape team_shapes[] = {
-	SHAPE("team", 256, 1, 8),
-	SHAPE("team", 256, 2, 8),
-	SHAPE("team", 512, 4, 8),
-	SHAPE("team", 1024, 4, 8),
-};
-
-static struct scatter_shape *pick_scatter(const struct kvc__scatter *job, int check_tokens)
-{
-	int64_t tokens = job->flat_count;
-	/* How long a request may well be: no longer than its row, or all there is. */
-	int64_t reach = job->column_count < tokens ? job->column_count : tokens;
-	int size = tokens < TWO_QUADS_TOKENS ? 0 : tokens < FOUR_QUADS_TOKENS ? 1 : 2;
-
-	if (!check_tokens)
-		return &narrow_shapes[size];
-	if (reach <= CHUNKS_ALONE * checked_shapes[size].chunk)
-		return &checked_shapes[size];
-	if (size == 2 && reach > team_shapes[2].chunk * team_shapes[2].team)
-		size = 3;
-	return &team_shapes[size];
-}
 
 kvc_status kvc__cuda_scatter(const struct kvc__cuda_scatter *call, void *stream)
 {
-	struct scatter_shape *shape = pick_scatter(call->job, call->check_tokens);
-	int64_t blocks = (call->job->flat_count + shape->chunk - 1) / shape->chunk;
-	const struct kvc__scatter_params p = {
-		.job = *call->job,
+	const struct kvc__scatter *job = call->job;
+	/* How long a request may well be: no longer than its row, or all there is. */
+	int64_t reach = job->column_count < job->flat_count ? job->column_count : job->flat_count;
+	struct scatter_shape *shape = scatter_shapes;
+	struct kvc__scatter_params p = {
+		.job = *job,
 		.report = call->report,
 		.sglang = call->sglang,
+		.check_tokens = call->check_tokens,
 		.allow_placeholder = call->allow_placeholder,
+		.team = 1,
 	};
+	struct kvc__chip chip;
+
+	KVC__TRY(kvc__cuda_chip(&chip));
+	while (shape->chunk < reach && shape + 1 < scatter_shapes + 3)
+		shape++;
+	while (p.team < TEAM_MAX && p.team * shape->chunk < reach &&
+	        2 * p.team * job->request_count <= TEAMS_BLOCKS_MAX &&
+	        (chip.has_clusters || !p.check_tokens))
+		p.team *= 2;
 	const struct kvc__launch launch = {
-		.grid_x = (unsigned)((blocks + shape->team - 1) / shape->team * shape->team),
+		.grid_x = (unsigned)(job->request_count * p.team),
 		.block = shape->threads,
 		.programmatic = 1,
+		.cluster = p.check_tokens && p.team > 1 ? (unsigned)p.team : 0,
 	};
 
-	return kvc__cuda_launch(&shape->kernel, &launch, &p, stream);
+	return kvc__cuda_launch(launch.cluster ? &shape->team : &shape->alone, &launch, &p, stream);
 }
 
 #endif

@@ -9,15 +9,22 @@
 
 _Static_assert(sizeof(struct kvc__verify_params) <= KVC__PARAMS_BYTES_MAX, "one launch takes it");
 
-/* Blocks a multiprocessor that are resident at once; the grid is no larger, and each block loops. */
-#define VERIFY_LIGHT_BLOCKS 3
-#define VERIFY_ROW_BLOCKS 5
-#define VERIFY_TILE_BLOCKS 5
-
-enum { VERIFY_LIGHT, VERIFY_ROWS, VERIFY_TILES, VERIFY_KINDS };
+/* Light: no bytes, one piece of 16 bytes, or short rows. The first two ignore all other sources. */
+enum {
+	VERIFY_NONE,
+	VERIFY_PIECE,
+	VERIFY_SHORT,
+	VERIFY_PLAIN,
+	VERIFY_ROWS,
+	VERIFY_TILES,
+	VERIFY_KINDS
+};
 
 static struct kvc__kernel verify_kernels[VERIFY_KINDS][2] = {
-	{ { "kvc_verify_light", 0 }, { "kvc_verify_light_large", 0 } },
+	{ { "kvc_verify_light", 0 }, { "kvc_verify_light", 0 } },
+	{ { "kvc_verify_piece", 0 }, { "kvc_verify_piece", 0 } },
+	{ { "kvc_verify_short", 0 }, { "kvc_verify_short_large", 0 } },
+	{ { "kvc_verify_plain", 0 }, { "kvc_verify_plain_large", 0 } },
 	{ { "kvc_verify_rows", 0 }, { "kvc_verify_rows_large", 0 } },
 	{ { "kvc_verify_tiles", 0 }, { "kvc_verify_tiles_large", 0 } },
 };
@@ -51,29 +58,47 @@ static void set_verify_params(struct kvc__verify_params *p, const struct kvc__cu
 /* A thread an entry where no rows are long; else by what the fingerprint needs. */
 static int pick_kernel(const struct kvc__verify_params *p)
 {
-	int is_light = !p->check_finite && (!p->compare_bytes || p->sources.head.all_short);
+	const struct kvc__strips_head *head = &p->sources.head;
+	const struct kvc__strip *first = p->sources.strips;
 
-	if (is_light)
-		return VERIFY_LIGHT;
-	return p->sources.head.is_splitmix && p->compare_bytes ? VERIFY_TILES : VERIFY_ROWS;
+	if (p->compare_bytes && head->all_plain && !p->check_finite)
+		return VERIFY_PLAIN;
+	if (p->check_finite || (p->compare_bytes && !head->all_short))
+		return head->is_splitmix && p->compare_bytes ? VERIFY_TILES : VERIFY_ROWS;
+	if (!p->compare_bytes)
+		return VERIFY_NONE;
+	return head->hashed == 1 && first->is_wide && first->bytes == 16 && first->run == 16
+	               ? VERIFY_PIECE
+	               : VERIFY_SHORT;
 }
 
 static kvc_status launch_verify(const struct kvc__verify_params *p, int kind, void *stream)
 {
-	static const int blocks[] = { VERIFY_LIGHT_BLOCKS, VERIFY_ROW_BLOCKS, VERIFY_TILE_BLOCKS };
-	static const unsigned threads[] = { 256, KVC__ROW_THREADS, KVC__TILE_THREADS };
-	int64_t each = kind == VERIFY_LIGHT ? 256 : 1;
+	static const struct {
+		int blocks;
+		unsigned threads, shared;
+	} shapes[] = {
+		{ KVC__LIGHT_BLOCKS, 256, 0 },
+		{ KVC__LIGHT_BLOCKS, 256, 0 },
+		{ KVC__LIGHT_BLOCKS, 256, 0 },
+		{ KVC__ROW_BLOCKS, KVC__ROW_THREADS, KVC__ROW_SHARED },
+		{ KVC__ROW_BLOCKS, KVC__ROW_THREADS, KVC__ROW_SHARED },
+		{ KVC__TILE_BLOCKS, KVC__TILE_THREADS, KVC__TILE_SHARED },
+	};
+	int64_t each = kind < VERIFY_PLAIN ? 256 : 1;
 	int64_t wanted = (p->capacity + each - 1) / each;
 	struct kvc__chip chip;
 
 	KVC__TRY(kvc__cuda_chip(&chip));
-	int64_t most = (int64_t)chip.processors * blocks[kind];
+	int64_t most = (int64_t)chip.processors * shapes[kind].blocks;
 	struct kvc__launch launch = {
+		/* One block more counts. */
 		.grid_x = (unsigned)(wanted < 1      ? 1
 		                     : wanted < most ? wanted
-		                                     : most),
-		.block = threads[kind],
-		.shared_bytes = kind == VERIFY_TILES ? KVC__TILE_SHARED : 0,
+		                                     : most) +
+		          1,
+		.block = shapes[kind].threads,
+		.shared_bytes = shapes[kind].shared,
 		.programmatic = 1,
 	};
 	return kvc__cuda_launch(

@@ -14,8 +14,10 @@ _Static_assert(sizeof(struct kvc__write_params) <= KVC__PARAMS_BYTES_MAX, "one l
 /* Bytes of KV up to which the few multiprocessors of one cluster are no slower than all. */
 #define SMALL_BYTES (1 << 20)
 #define SMALL_REQUESTS 8192
+#define STEP_REQUESTS (KVC__WRITE_SMALL_BLOCKS * KVC__WRITE_SMALL_THREADS / 2) /* a thread each */
 #define CHAIN_BLOCKS_MAX 65535
 
+static struct kvc__kernel step_kernel = { "kvc_write_step", 0 };
 static struct kvc__kernel small_kernel = { "kvc_write_small", 0 };
 static struct kvc__kernel mark_kernel = { "kvc_write_mark", 0 };
 static struct kvc__kernel chain_kernel = { "kvc_write_chain", 0 };
@@ -63,7 +65,9 @@ static kvc_status launch_small(const struct kvc__write_params *p, void *stream)
 		.programmatic = 1,
 		.cluster = KVC__WRITE_SMALL_BLOCKS,
 	};
-	return kvc__cuda_launch(&small_kernel, &launch, p, stream);
+	int step = !p->scratch && p->request_capacity <= STEP_REQUESTS;
+
+	return kvc__cuda_launch(step ? &step_kernel : &small_kernel, &launch, p, stream);
 }
 
 static kvc_status launch_grid(

@@ -4,7 +4,9 @@
 // the requests' lengths for itself, 1024 requests (a tile) at a time, and so knows where each one
 // begins in the list and how long that is; then it writes its own piece of the plan, an equal share
 // of what is emitted, whatever the lengths of the requests. Reading the requests again in each block
-// costs less than a second launch, and no memory. Neighbouring threads write neighbouring entries.
+// costs less than a second launch, and no memory. A warp writes runs of neighbouring entries, 32 in
+// each of a few steps whose loads are all under way together. The first blocks of the grid ('writers')
+// do the half of the plan that is about writes, and the counts.
 //
 // What the CPU refuses keeps its place here: a slot that cannot be read, or is not to be found in the
 // mapping, is -1, and so is the slot of an entry whose expected token cannot be read.
@@ -33,8 +35,8 @@ static __device__ __forceinline__ Span positions_of(
         const kvc__plan_params &p, int64_t r, int64_t row)
 {
 	const kvc__plan &job = p.job;
-	Span span = { 0, row == 0 ? 0 : job.prefix_lens[r], false };
-	if (span.end < 0)
+	Span span = { 0, job.prefix_lens[r], false };
+	if (span.end < 0 || row == 0)
 		span.end = 0;
 	if (job.window > 0 && span.end > job.window)
 		span.begin = span.end - job.window;
@@ -51,8 +53,8 @@ static __device__ __forceinline__ Span positions_of(
 static __device__ __forceinline__ int64_t write_count(
         const kvc__plan_params &p, int64_t r, int64_t row)
 {
-	int64_t count = row == 0 ? 0 : p.job.extend_lens[r];
-	if (count < 0)
+	int64_t count = p.job.extend_lens[r];
+	if (count < 0 || row == 0)
 		return 0;
 	return count > p.length_max ? p.length_max : count;
 }
@@ -191,61 +193,141 @@ static __device__ __forceinline__ int request_at(const int64_t *base, int low, i
 	return low;
 }
 
-// Write numbers [from, to) of the list, which all lie in this tile, to places from + shift and on.
-static __device__ __forceinline__ void emit(const kvc__plan_params &p, const Tile &tile,
-        int64_t tile_first, int64_t from, int64_t to, int64_t shift)
+// One entry a lane, numbers start .. of the list up to 'to', by all the rules. By a whole warp.
+static __device__ __forceinline__ void emit_32(const kvc__plan_params &p, const Tile &tile,
+        int64_t tile_first, int k, int high, int64_t start, int64_t to, int64_t shift)
 {
 	const kvc__plan &job = p.job;
-	int lane = threadIdx.x % 32, k = 0;
-	for (int64_t start = from; start < to; start += THREADS) {
-		int64_t g = start + threadIdx.x;
-		bool active = g < to;
-		if (active && g >= tile.base[k + 1])
-			k = request_at(tile.base, k + 1, TILE, g);
-		int64_t row = tile.row[k], position = active ? g + tile.shift[k] : 0;
-		bool head = g == tile.base[k], unmapped = false;
-		int64_t slot = active ? translate(p, slot_at(p, row, position), &unmapped) : -1;
+	int lane = threadIdx.x % 32;
+	int64_t g = start + lane;
+	bool active = g < to;
+	if (active)
+		k = request_at(tile.base, k, high, g);
+	int64_t row = tile.row[k], position = active ? g + tile.shift[k] : 0;
+	bool head = g == tile.base[k], unmapped = false;
+	int64_t slot = active ? translate(p, slot_at(p, row, position), &unmapped) : -1;
 
-		// The neighbour has just translated the predecessor, unless it is another request's.
-		int64_t prev = __shfl_up_sync(KVC__FULL_WARP, slot, 1);
-		if (!active)
-			continue;
-		int64_t r = tile_first + k, j = g + shift;
-		if (position == 0) {
-			prev = PREV_CHAIN_START;
-		} else if (head && !job.sglang) {
-			prev = PREV_CHAIN_IN;
-		} else {
-			bool prev_unmapped = false;
-			if (lane == 0 || head)
-				prev = translate(p, slot_at(p, row, position - 1), &prev_unmapped);
-			// Where no entry of its own says so.
-			if (prev_unmapped && (head || j == 0))
-				kvc__report_row(p.report, KVC_REPORT_MAPPING_RANGE, r);
-			// -2 and -3 are codes that would silence the chain check.
-			if (!job.sglang && prev < -1)
-				prev = -1;
-			if (is_excluded(p, prev))
-				prev = PREV_UNKNOWN;
-		}
-		if (unmapped)
+	// The neighbour has just translated the predecessor, unless it is another request's.
+	int64_t prev = __shfl_up_sync(KVC__FULL_WARP, slot, 1);
+	if (!active)
+		return;
+	int64_t r = tile_first + k, j = g + shift;
+	if (position == 0) {
+		prev = PREV_CHAIN_START;
+	} else if (head && !job.sglang) {
+		prev = PREV_CHAIN_IN;
+	} else {
+		bool prev_unmapped = false;
+		if (lane == 0 || head)
+			prev = translate(p, slot_at(p, row, position - 1), &prev_unmapped);
+		// Where no entry of its own says so.
+		if (prev_unmapped && (head || j == 0))
 			kvc__report_row(p.report, KVC_REPORT_MAPPING_RANGE, r);
-		if (is_excluded(p, slot))
+		// -2 and -3 are codes that would silence the chain check.
+		if (!job.sglang && prev < -1)
+			prev = -1;
+		if (is_excluded(p, prev))
+			prev = PREV_UNKNOWN;
+	}
+	if (unmapped)
+		kvc__report_row(p.report, KVC_REPORT_MAPPING_RANGE, r);
+	if (is_excluded(p, slot))
+		slot = -1;
+	int64_t token = -1;
+	if (job.tokens.data) {
+		int64_t column = token_column(p, r, position);
+		if (column >= 0 && table_has(job.tokens, row, column))
+			token = job.tokens.data[row * job.tokens.row_stride + column];
+		else if (column >= 0)
 			slot = -1;
-		int64_t token = -1;
-		if (job.tokens.data) {
-			int64_t column = token_column(p, r, position);
-			if (column >= 0 && table_has(job.tokens, row, column))
-				token = job.tokens.data[row * job.tokens.row_stride + column];
-			else if (column >= 0)
-				slot = -1;
-		}
-		p.out.verify_slot_indices[j] = slot;
-		p.out.verify_prev_slot_indices[j] = prev;
-		p.out.verify_expected_positions[j] = position;
-		p.out.verify_expected_tokens[j] = token;
+	}
+	p.out.verify_slot_indices[j] = slot;
+	p.out.verify_prev_slot_indices[j] = prev;
+	p.out.verify_expected_positions[j] = position;
+	p.out.verify_expected_tokens[j] = token;
+	if (p.out.verify_request)
+		p.out.verify_request[j] = (int32_t)r;
+}
+
+// 32 * STEPS entries of request k, number 'start' and on, which begin inside it and whose slots and
+// tokens lie inside their tables: no lane has anything to ask, and all loads are under way at once.
+// false, with nothing done, if it is not so.
+template <int STEPS>
+static __device__ __forceinline__ bool emit_run(const kvc__plan_params &p, const Tile &tile,
+        int64_t tile_first, int k, int64_t start, int64_t shift)
+{
+	const kvc__plan &job = p.job;
+	int lane = threadIdx.x % 32;
+	int64_t row = tile.row[k], first = start + tile.shift[k], r = tile_first + k;
+	int64_t column = (int64_t)((uint64_t)first + (uint64_t)job.token_offset);
+	int32_t slot[STEPS], token[STEPS], before = -1;
+	int64_t known = 0; // positions of the run with a known token
+	if (start == tile.base[k] && !job.sglang && first > 0)
+		return false;
+	if (!table_has(job.slots, row, first) || !table_has(job.slots, row, first + 32 * STEPS - 1))
+		return false;
+	if (job.tokens.data) {
+		if (!table_has(job.tokens, row, column) ||
+		        !table_has(job.tokens, row, column + 32 * STEPS - 1))
+			return false;
+		known = job.valid_lens[r] - column;
+	}
+	const int32_t *slots = job.slots.data + row * job.slots.row_stride + first + lane;
+	const int32_t *tokens = job.tokens.data + row * job.tokens.row_stride + column + lane;
+#pragma unroll
+	for (int i = 0; i < STEPS; i++)
+		slot[i] = __ldg(slots + 32 * i);
+	if (lane == 0 && first > 0)
+		before = __ldg(slots - 1);
+#pragma unroll
+	for (int i = 0; i < STEPS; i++)
+		token[i] = job.tokens.data ? __ldg(tokens + 32 * i) : 0;
+	int64_t j = start + shift + lane;
+#pragma unroll
+	for (int i = 0; i < STEPS; i++) {
+		int32_t prev = __shfl_up_sync(KVC__FULL_WARP, slot[i], 1);
+		prev = lane == 0 ? before : prev;
+		before = __shfl_sync(KVC__FULL_WARP, slot[i], 31);
+		if (!job.sglang && prev < -1)
+			prev = -1;
+		p.out.verify_slot_indices[j + 32 * i] = slot[i];
+		p.out.verify_prev_slot_indices[j + 32 * i] = prev;
+		p.out.verify_expected_positions[j + 32 * i] = first + 32 * i + lane;
+		p.out.verify_expected_tokens[j + 32 * i] = 32 * i + lane < known ? token[i] : -1;
 		if (p.out.verify_request)
-			p.out.verify_request[j] = (int32_t)r;
+			p.out.verify_request[j + 32 * i] = (int32_t)r;
+	}
+	return true;
+}
+
+// Write numbers [from, to) of the list, which all lie in this tile, to places from + shift and on. Chunks
+// of places go round the blocks, so that all of them write near each other.
+template <int STEPS>
+static __device__ __forceinline__ void emit(const kvc__plan_params &p, const Tile &tile,
+        int64_t tile_first, int64_t from, int64_t to, int64_t shift, int block, int blocks)
+{
+	constexpr int CHUNK = THREADS * STEPS;
+	bool plain = !p.job.mapping && !p.job.exclude;
+	int64_t rest = p.job.request_count - tile_first;
+	int k = 0, high = rest < TILE ? (int)rest : TILE;
+	int64_t chunk = block;
+	if (from + shift >= CHUNK) { // the first of this block's that reaches so far
+		int64_t rounds = ((from + shift) / CHUNK - block + blocks - 1) / blocks;
+		chunk += rounds > 0 ? rounds * blocks : 0;
+	}
+	for (; chunk * CHUNK - shift < to; chunk += blocks) {
+		int64_t start = chunk * CHUNK - shift + threadIdx.x / 32 * (32 * STEPS);
+		int64_t past = start + 32 * STEPS < to ? start + 32 * STEPS : to;
+		if (start < from)
+			start = from;
+		if (start >= past)
+			continue;
+		k = request_at(tile.base, k, high, start);
+		if (plain && start + 32 * STEPS <= past && past <= tile.base[k + 1] &&
+		        emit_run<STEPS>(p, tile, tile_first, k, start, shift))
+			continue;
+		for (int64_t at = start; at < past; at += 32)
+			emit_32(p, tile, tile_first, k, high, at, past, shift);
 	}
 }
 
@@ -332,18 +414,17 @@ static __device__ __forceinline__ int64_t writes_of_all_before(
 	return total;
 }
 
-// Tile number blockIdx.x, and each gridDim.x further.
-static __device__ __forceinline__ void write_tiles(const kvc__plan_params &p, int64_t *sums)
+// Tile number 'first', and each 'step' further.
+static __device__ __forceinline__ void write_tiles(
+        const kvc__plan_params &p, int64_t *sums, int first, int step)
 {
-	int64_t count = p.job.request_count, threads = (int64_t)gridDim.x * THREADS;
-	for (int64_t first = (int64_t)blockIdx.x * TILE; first < count;
-	        first += (int64_t)gridDim.x * TILE)
-		write_tile(p, sums, first,
-		        first == 0 ? 0 : writes_of_all_before(p, sums, first));
-	if (blockIdx.x == 0 && threadIdx.x == 0)
+	int64_t count = p.job.request_count;
+	for (int64_t at = (int64_t)first * TILE; at < count; at += (int64_t)step * TILE)
+		write_tile(p, sums, at, at == 0 ? 0 : writes_of_all_before(p, sums, at));
+	if (first == 0 && threadIdx.x == 0)
 		p.out.write_offsets[0] = 0;
-	for (int64_t r = count + 1 + (int64_t)blockIdx.x * THREADS + threadIdx.x;
-	        r <= p.out.write_req_capacity; r += threads)
+	for (int64_t r = count + 1 + (int64_t)first * THREADS + threadIdx.x;
+	        r <= p.out.write_req_capacity; r += (int64_t)step * THREADS)
 		p.out.write_offsets[r] = 0;
 }
 
@@ -363,59 +444,77 @@ static __device__ __forceinline__ int64_t turned(int64_t before, int64_t total, 
 	return total <= capacity ? 0 : modulo(modulo(before, total) + capacity, total);
 }
 
-KVC__KERNEL void __launch_bounds__(THREADS, 5) kvc_plan_emit(const __grid_constant__ kvc__plan_params p)
+// What there is to say of the plan in all. By one thread, when its block has read *rotation.
+static __device__ __forceinline__ void conclude(
+        const kvc__plan_params &p, int64_t total, int64_t emit_count, int64_t rotation)
+{
+	int64_t capacity = p.out.verify_capacity;
+	*p.out.verify_num_valid = (int32_t)(total < capacity ? total : capacity);
+	*p.out.enable = !p.job.sglang || total <= capacity;
+	if (p.out.left_out)
+		*p.out.left_out = total - emit_count;
+	*p.out.write_num_valid_reqs = (int32_t)p.job.request_count;
+	if (p.report)
+		kvc__report_add(&p.report->rows_written, emit_count);
+	if (gridDim.x == 1 && p.rotation && !p.job.sglang)
+		*p.rotation = turned(rotation, total, capacity);
+}
+
+template <int STEPS>
+static __device__ __forceinline__ void make_plan(const kvc__plan_params &p)
 {
 	__shared__ Tile tile;
 	__shared__ int64_t sums[WARPS];
 	int64_t count = p.job.request_count, capacity = p.out.verify_capacity;
+	int writers = p.writer_blocks, block = (int)blockIdx.x - writers;
 
 	kvc__wait_for_previous();
 	kvc__release_next();
+	if (block < 0) {
+		write_tiles(p, sums, blockIdx.x, writers);
+		return;
+	}
 	int64_t rotation = p.rotation ? *(volatile int64_t *)p.rotation : 0;
 	int64_t total = count > TILE ? lengths_of_all(p, sums) : load_tile(p, tile, sums, 0, 0);
-
 	int64_t first = 0, emit_count = total;
 	if (total > capacity) {
 		emit_count = p.job.sglang ? 0 : capacity;
 		first = p.job.sglang ? 0 : modulo(rotation, total);
 	}
-	// This block's piece of the plan: whole lines of memory.
-	int64_t share = ((emit_count + gridDim.x - 1) / gridDim.x + 31) / 32 * 32;
-	int64_t begin = blockIdx.x * share, end = begin + share;
-	if (end > emit_count)
-		end = emit_count;
-
 	int64_t carry = 0;
-	for (int64_t t = 0; t < count && begin < end; t += TILE) {
+	for (int64_t t = 0; t < count; t += TILE) {
 		int64_t past = count > TILE ? load_tile(p, tile, sums, t, carry) : total;
 		// The list, and once more after its end.
 		for (int lap = 0; lap < 2; lap++) {
-			int64_t shift = lap * total - first;
-			int64_t from = begin - shift, to = end - shift;
+			int64_t shift = lap * total - first, from = -shift, to = emit_count - shift;
 			from = from > carry ? from : carry;
 			to = to < past ? to : past;
 			if (from < to)
-				emit(p, tile, t, from, to, shift);
+				emit<STEPS>(p, tile, t, from, to, shift, block, (int)gridDim.x - writers);
 		}
 		carry = past;
 	}
-	write_tiles(p, sums);
+	if (writers == 0)
+		write_tiles(p, sums, 0, 1);
+	if (block == 0) {
+		if (gridDim.x == 1)
+			__syncthreads(); // all have read *rotation
+		if (threadIdx.x == 0)
+			conclude(p, total, emit_count, rotation);
+	}
+}
 
-	if (blockIdx.x != 0)
-		return;
-	if (gridDim.x == 1)
-		__syncthreads(); // all have read *rotation
-	if (threadIdx.x != 0)
-		return;
-	*p.out.verify_num_valid = (int32_t)(total < capacity ? total : capacity);
-	*p.out.enable = !p.job.sglang || total <= capacity;
-	if (p.out.left_out)
-		*p.out.left_out = total - emit_count;
-	*p.out.write_num_valid_reqs = (int32_t)count;
-	if (p.report)
-		kvc__report_add(&p.report->rows_written, emit_count);
-	if (gridDim.x == 1 && p.rotation && !p.job.sglang)
-		*p.rotation = turned(rotation, total, capacity);
+// Few entries a thread, so that all blocks are busy, or more, so that more loads are under way.
+KVC__KERNEL void __launch_bounds__(THREADS, 4) kvc_plan_small(
+        const __grid_constant__ kvc__plan_params p)
+{
+	make_plan<2>(p);
+}
+
+KVC__KERNEL void __launch_bounds__(THREADS, 4) kvc_plan_large(
+        const __grid_constant__ kvc__plan_params p)
+{
+	make_plan<4>(p);
 }
 
 // After a plan of several blocks.

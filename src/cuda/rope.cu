@@ -162,29 +162,20 @@ struct Layout {
 	static constexpr int HEADS = 32 / LANES; // a warp
 };
 
-// Which token and which of its parts a warp has, and what its block shares. A block of a kernel that
-// computes angles holds whole tokens; with a table warps are just numbered through.
+// A block that computes angles holds whole tokens: which of them and which of its parts a warp has.
 struct Place {
 	uint32_t token;
 	int part;
 	int local; // token within the block
 };
 
-template <bool TABLE>
 static __device__ __forceinline__ Place place_of(const kvc__rope_params &p)
 {
 	Place place;
-	if (TABLE) {
-		uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-		place.token = p.parts == 1 ? warp : __umulhi(warp, p.parts_magic);
-		place.part = (int)(warp - place.token * p.parts);
-		place.local = 0;
-	} else {
-		uint32_t warp = threadIdx.x / 32;
-		place.local = p.block_tokens == 1 ? 0 : (int)(warp / (uint32_t)p.parts);
-		place.part = (int)warp - place.local * p.parts;
-		place.token = blockIdx.x * p.block_tokens + place.local;
-	}
+	uint32_t warp = threadIdx.x / 32;
+	place.local = p.block_tokens == 1 ? 0 : (int)(warp / (uint32_t)p.parts);
+	place.part = (int)warp - place.local * p.parts;
+	place.token = blockIdx.x * p.block_tokens + place.local;
 	return place;
 }
 
@@ -264,7 +255,7 @@ static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p)
 		token = __umulhi(head, p.heads_magic);
 		h = (int)(head - token * heads);
 	} else {
-		at = place_of<false>(p);
+		at = place_of(p);
 		token = at.token;
 		h = at.part * L::HEADS + sub;
 	}
@@ -319,168 +310,226 @@ static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p)
 	store_pool<ELEMENT, FP8, STREAM>(row + WIDTH * D / 2, hi, p.pool_element, scale);
 }
 
-// ---- stamping while the row is in registers ----
+// ---- stamping while the rows are in registers ----
 
-// One warp, one whole row of K or V, V = 8: a unit is 1024 contiguous bytes of the pool row and exactly
-// one block of XXH3. Rows of more than 240 bytes, heads adjacent in the pool. Units go in pairs, so
-// that the loads of both are under way before the first is stored.
-struct StampKeys {
-	uint64_t lo[2], hi[2], last[2], scramble[2], merge[2];
+// Whole rows of K and V with adjacent heads, of more than 240 bytes. A unit is 1024 bytes of a row, what a
+// warp holds at 32 bytes a lane, and exactly one block of XXH3; a shorter row takes p.row_lanes lanes, and
+// a warp several of them. Groups of lanes come in sets for p.block_tokens tokens: the first has their K and
+// V rows, the others their heads of q, numbered through. With a table a group is a block; a block that
+// computes angles is a set of smaller groups.
+struct Secret {
+	uint64_t stripe[24], last[8], merge[8];
 
-	// What no earlier kernel can have written may be read before the wait.
-	template <int D>
-	__device__ __forceinline__ void load()
+	// From the parameters, which are there without a wait. A barrier is needed after.
+	__device__ __forceinline__ void load(const kvc__rope_params &p)
 	{
-		int lane = threadIdx.x % 32, l = lane % Layout<D>::LANES, sub = lane / Layout<D>::LANES;
-		int piece = 2 * (lane % 4), stripe = (sub * D * 2 + l * 16) / 64;
-#pragma unroll
-		for (int i = 0; i < 2; i++) {
-			lo[i] = kvc__xxh_secret[stripe + piece + i];
-			hi[i] = kvc__xxh_secret[stripe + D / 64 + piece + i];
-			last[i] = kvc__xxh_last[piece + i];
-			scramble[i] = kvc__xxh_secret[16 + piece + i];
-			merge[i] = kvc__xxh_merge[piece + i];
-		}
+		if (threadIdx.x < sizeof(*this) / 8)
+			stripe[threadIdx.x] = p.secret[threadIdx.x];
 	}
 };
 
-template <int D, int ELEMENT, bool STREAM>
-static __device__ __forceinline__ kvc__xxh3_pair stamp_unit(const kvc__rope_params &p, uint32_t token,
-        int64_t slot, bool skipped, bool is_v, int u, Words lo, Words hi, const float *c,
-        const float *s, const StampKeys &keys)
-{
-	typedef Layout<D> L;
-	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES, h = u * L::HEADS + sub;
-	kvc__xxh3_pair part = { 0, 0 };
-	if (h >= p.kv_heads)
-		return part;
-	if (!is_v) {
-		rotate<ELEMENT>(lo, hi, c, s);
-		if (p.k_out.data) {
-			char *out = element_at(p.k_out, token, h, 16 * l);
-			store<STREAM>(out, lo);
-			store<STREAM>(out + D, hi);
-		}
-	}
-	if (!skipped) {
-		char *row = element_at(is_v ? p.v_pool : p.k_pool, slot, h, 16 * l);
-		store<STREAM>(row, lo);
-		store<STREAM>(row + D, hi);
-	}
-	// The last stripe of the whole row has a key of its own.
-	int at = (h * D * 2 + l * 16) / 64, end = p.kv_heads * D / 32 - 1;
-	uint64_t key[4] = { at == end ? keys.last[0] : keys.lo[0], at == end ? keys.last[1] : keys.lo[1],
-		at + D / 64 == end ? keys.last[0] : keys.hi[0], at + D / 64 == end ? keys.last[1] : keys.hi[1] };
-	part.add(make_uint4(lo.w[0], lo.w[1], lo.w[2], lo.w[3]), key);
-	part.add(make_uint4(hi.w[0], hi.w[1], hi.w[2], hi.w[3]), key + 2);
-	return part;
-}
+// One lane's part in a row.
+struct RowLane {
+	uint32_t token;
+	int64_t slot;
+	int h, l; // head of the first unit, lane of the head
+	bool is_v, live, stored;
+};
 
 template <int D, int ELEMENT, bool STREAM>
-static __device__ __forceinline__ void stamp_load(
-        const kvc__rope_params &p, uint32_t token, bool is_v, int u, Words *lo, Words *hi)
+static __device__ __forceinline__ void load_unit(
+        const kvc__rope_params &p, const RowLane &row, int u, Words *lo, Words *hi)
 {
-	typedef Layout<D> L;
-	int lane = threadIdx.x % 32, l = lane % L::LANES, h = u * L::HEADS + lane / L::LANES;
-	if (h >= p.kv_heads)
+	int h = row.h + u * Layout<D>::HEADS;
+	if (!row.live || h >= p.kv_heads)
 		return;
-	const char *in = element_at(is_v ? p.v : p.k, token, h, 16 * l);
+	const char *in = element_at(row.is_v ? p.v : p.k, row.token, h, 16 * row.l);
 	*lo = load<STREAM>(in);
 	*hi = load<STREAM>(in + D);
 }
 
+// Rotate and store a unit; what it adds to the accumulators.
 template <int D, int ELEMENT, bool STREAM>
-static __device__ __forceinline__ void stamp_row(const kvc__rope_params &p, uint32_t token,
-        int64_t slot, bool skipped, bool is_v, Words (&lo)[2], Words (&hi)[2], const float *c,
-        const float *s, const StampKeys &keys)
+static __device__ __forceinline__ kvc__xxh3_pair put_unit(const kvc__rope_params &p,
+        const RowLane &row, int u, Words lo, Words hi, const float *c, const float *s,
+        const Secret &secret)
 {
-	typedef Layout<D> L;
-	int units = (p.kv_heads + L::HEADS - 1) / L::HEADS;
-	kvc__xxh3_pair sum;
-	sum.start(threadIdx.x % 32);
-	for (int u = 0; u < units; u += 2) {
-		if (u > 0) {
-			stamp_load<D, ELEMENT, STREAM>(p, token, is_v, u, &lo[0], &hi[0]);
-			stamp_load<D, ELEMENT, STREAM>(p, token, is_v, u + 1, &lo[1], &hi[1]);
+	kvc__xxh3_pair part = { 0, 0 };
+	int h = row.h + u * Layout<D>::HEADS;
+	if (!row.live || h >= p.kv_heads)
+		return part;
+	if (!row.is_v) {
+		rotate<ELEMENT>(lo, hi, c, s);
+		if (p.k_out.data) {
+			char *out = element_at(p.k_out, row.token, h, 16 * row.l);
+			store<STREAM>(out, lo);
+			store<STREAM>(out + D, hi);
 		}
-		kvc__xxh3_pair first = stamp_unit<D, ELEMENT, STREAM>(
-		        p, token, slot, skipped, is_v, u, lo[0], hi[0], c, s, keys);
-		kvc__xxh3_pair second = stamp_unit<D, ELEMENT, STREAM>(
-		        p, token, slot, skipped, is_v, u + 1, lo[1], hi[1], c, s, keys);
-		first.gather();
-		second.gather();
-		sum.a += first.a, sum.b += first.b;
-		if (u + 1 < units) {
-			sum.scramble(keys.scramble);
-			sum.a += second.a, sum.b += second.b;
-		}
-		if (u + 2 < units)
-			sum.scramble(keys.scramble);
 	}
-	uint64_t hash = sum.finish((int64_t)p.kv_heads * D * 2, keys.merge);
-	if (!skipped && threadIdx.x % 32 == 0)
-		atomicAdd((unsigned long long *)((char *)p.records + slot * p.record_stride + 24),
-		        (unsigned long long)kvc__fingerprint_share(hash, is_v ? p.v_id : p.k_id));
+	if (row.stored) {
+		char *out = element_at(row.is_v ? p.v_pool : p.k_pool, row.slot, h, 16 * row.l);
+		store<STREAM>(out, lo);
+		store<STREAM>(out + D, hi);
+	}
+	// The last stripe of the whole row has a key of its own.
+	int stripe = (h * D * 2 + row.l * 16) / 64, end = p.kv_heads * D / 32 - 1, piece = row.l % 4 * 2;
+	const uint64_t *key = stripe == end ? secret.last : secret.stripe + stripe % 16;
+	part.add(make_uint4(lo.w[0], lo.w[1], lo.w[2], lo.w[3]), key + piece);
+	stripe += D / 64;
+	key = stripe == end ? secret.last : secret.stripe + stripe % 16;
+	part.add(make_uint4(hi.w[0], hi.w[1], hi.w[2], hi.w[3]), key + piece);
+	return part;
 }
 
-// Parts of a token: K, V, then units of q, two a warp.
+// Sum over the lanes of a row that have the same piece.
+static __device__ __forceinline__ void gather_row(const kvc__rope_params &p, kvc__xxh3_pair &part)
+{
+#pragma unroll
+	for (int step = 4; step < 32; step *= 2)
+		if (step < p.row_lanes) {
+			part.a += __shfl_xor_sync(KVC__FULL_WARP, part.a, step);
+			part.b += __shfl_xor_sync(KVC__FULL_WARP, part.b, step);
+		}
+}
+
+static __device__ __forceinline__ void add_share(
+        const kvc__rope_params &p, const RowLane &row, uint64_t share)
+{
+	if (row.stored && row.h == 0 && row.l == 0)
+		atomicAdd((unsigned long long *)((char *)p.records + row.slot * p.record_stride + 24),
+		        (unsigned long long)share);
+}
+
+// A row of any number of units, by whole warps.
+template <int D, int ELEMENT, bool STREAM>
+static __device__ __forceinline__ void stamp_row(const kvc__rope_params &p, const RowLane &row,
+        Words (&lo)[2], Words (&hi)[2], const float *c, const float *s, const Secret &secret)
+{
+	int piece = row.l % 4 * 2;
+	kvc__xxh3_pair sum;
+	sum.start(row.l);
+	for (int u = 0; u < p.row_units; u += 2) {
+		if (u > 0) {
+			load_unit<D, ELEMENT, STREAM>(p, row, u, &lo[0], &hi[0]);
+			load_unit<D, ELEMENT, STREAM>(p, row, u + 1, &lo[1], &hi[1]);
+		}
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			if (u + i >= p.row_units)
+				break;
+			kvc__xxh3_pair part = put_unit<D, ELEMENT, STREAM>(
+			        p, row, u + i, lo[i], hi[i], c, s, secret);
+			gather_row(p, part);
+			if (u + i > 0)
+				sum.scramble(secret.stripe + 16 + piece);
+			sum.a += part.a, sum.b += part.b;
+		}
+	}
+	uint64_t hash = sum.finish((int64_t)p.kv_heads * D * 2, secret.merge + piece);
+	add_share(p, row, kvc__fingerprint_share(hash, row.is_v ? p.v_id : p.k_id));
+}
+
+// The K and the V row of a token, a unit each, by the same lanes: both are on their way at once.
+template <int D, int ELEMENT, bool STREAM>
+static __device__ __forceinline__ void stamp_both(const kvc__rope_params &p, RowLane row,
+        Words (&lo)[2], Words (&hi)[2], const float *c, const float *s, const Secret &secret)
+{
+	uint64_t share = 0;
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		row.is_v = i == 1;
+		kvc__xxh3_pair sum, part = put_unit<D, ELEMENT, STREAM>(
+		                            p, row, 0, lo[i], hi[i], c, s, secret);
+		gather_row(p, part);
+		sum.start(row.l);
+		sum.a += part.a, sum.b += part.b;
+		share += kvc__fingerprint_share(sum.finish((int64_t)p.kv_heads * D * 2,
+		                                        secret.merge + row.l % 4 * 2),
+		        i == 0 ? p.k_id : p.v_id);
+	}
+	add_share(p, row, share);
+}
+
 template <int D, int ELEMENT, bool STREAM, bool TABLE>
 static __device__ __forceinline__ void rope_stamp(const kvc__rope_params &p)
 {
 	typedef Layout<D> L;
-	Place at = place_of<TABLE>(p);
-	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
-	uint32_t token = at.token;
-	bool valid = token < p.token_count, is_v = at.part == 1;
-	bool has_row = at.part == 0 || (is_v && p.v.data), has_q = at.part >= 2 && p.q_out.data;
-	StampKeys keys;
-	if (has_row)
-		keys.load<D>();
+	constexpr int GROUP = TABLE ? KVC__STAMP_GROUP : KVC__STAMP_GROUP_COMPUTED;
+	constexpr int Q_HEADS = STREAM ? KVC__STAMP_Q_HEADS : 1; // of a lane, of one token
+	__shared__ Secret secret;
+	uint32_t set = TABLE && p.parts > 1 ? __umulhi(blockIdx.x, p.parts_magic) : blockIdx.x;
+	int group = TABLE ? (int)(blockIdx.x - set * p.parts) : (int)(threadIdx.x / GROUP);
+	int lane = threadIdx.x % GROUP;
+	bool has_row = group == 0, is_v = false;
+	int local, h, l = lane % L::LANES;
+	if (has_row) {
+		int row = lane / p.row_lanes;
+		is_v = p.row_apart && row % 2;
+		local = p.row_apart ? row / 2 : row;
+		h = lane % p.row_lanes / L::LANES;
+	} else {
+		uint32_t heads = (uint32_t)((group - 1) * GROUP + lane) / L::LANES;
+		local = p.q_parts == 1 ? (int)heads : (int)__umulhi(heads, p.heads_magic);
+		h = (int)heads - local * p.q_parts;
+	}
+	uint32_t token = set * p.block_tokens + local;
+	bool valid = local < p.block_tokens && token < p.token_count;
+
+	if (has_row || !TABLE)
+		secret.load(p);
+	if (TABLE && has_row)
+		__syncthreads();
 	begin(p);
 	int64_t position = 0, slot = 0;
-	Words lo[2], hi[2];
 	if (valid) {
 		position = index_at(p.positions, token);
 		slot = index_at(p.slots, token);
 	}
+	Words lo[2], hi[2];
+	RowLane row = { token, slot, h, l, is_v, valid, false };
+	bool both = STREAM && p.v.data && !p.row_apart;
+	if (has_row) {
+		load_unit<D, ELEMENT, STREAM>(p, row, 0, &lo[0], &hi[0]);
+		row.is_v = is_v || both;
+		load_unit<D, ELEMENT, STREAM>(p, row, both ? 0 : 1, &lo[1], &hi[1]);
+		row.is_v = is_v;
+	} else if (valid) {
 #pragma unroll
-	for (int i = 0; i < 2; i++) {
-		int h = ((at.part - 2) * 2 + i) * L::HEADS + sub;
-		if (valid && has_row) {
-			stamp_load<D, ELEMENT, STREAM>(p, token, is_v, i, &lo[i], &hi[i]);
-		} else if (valid && has_q && h < p.q_heads) {
-			const char *in = element_at(p.q, token, h, 16 * l);
-			lo[i] = load<STREAM>(in);
-			hi[i] = load<STREAM>(in + D);
-		}
+		for (int i = 0; i < Q_HEADS; i++)
+			if (h + i * p.q_parts < p.q_heads) {
+				const char *in = element_at(p.q, token, h + i * p.q_parts, 16 * l);
+				lo[i] = load<STREAM>(in);
+				hi[i] = load<STREAM>(in + D);
+			}
 	}
 	const float *shared_c = NULL, *shared_s = NULL;
 	if constexpr (!TABLE) {
 		__shared__ Shared<D> shared;
 		shared.compute(p);
-		shared_c = shared.c[at.local], shared_s = shared.s[at.local];
+		shared_c = shared.c[valid ? local : 0], shared_s = shared.s[valid ? local : 0];
 	}
-	if (!valid)
-		return;
-	Verdict verdict = judge(p, token, position, slot);
+	Verdict verdict = { true, true };
+	if (valid)
+		verdict = judge(p, token, position, slot);
 	float c[8], s[8];
 	if (!is_v)
 		angles<D, TABLE>(p, position, verdict.idle, l, shared_c, shared_s, c, s);
-	if (verdict.idle)
-		return;
-	if (has_row && (!is_v || !verdict.skipped))
-		stamp_row<D, ELEMENT, STREAM>(p, token, slot, verdict.skipped, is_v, lo, hi, c, s, keys);
-	if (!has_q)
-		return;
+	if (has_row) {
+		row.live = !verdict.idle;
+		row.stored = !verdict.skipped;
+		if (both)
+			stamp_both<D, ELEMENT, STREAM>(p, row, lo, hi, c, s, secret);
+		else
+			stamp_row<D, ELEMENT, STREAM>(p, row, lo, hi, c, s, secret);
+	} else if (!verdict.idle) {
 #pragma unroll
-	for (int i = 0; i < 2; i++) {
-		int h = ((at.part - 2) * 2 + i) * L::HEADS + sub;
-		if (h >= p.q_heads)
-			continue;
-		rotate<ELEMENT>(lo[i], hi[i], c, s);
-		char *out = element_at(p.q_out, token, h, 16 * l);
-		store<STREAM>(out, lo[i]);
-		store<STREAM>(out + D, hi[i]);
+		for (int i = 0; i < Q_HEADS; i++)
+			if (h + i * p.q_parts < p.q_heads) {
+				rotate<ELEMENT>(lo[i], hi[i], c, s);
+				char *out = element_at(p.q_out, token, h + i * p.q_parts, 16 * l);
+				store<STREAM>(out, lo[i]);
+				store<STREAM>(out + D, hi[i]);
+			}
 	}
 }
 
@@ -762,7 +811,8 @@ KVC__KERNEL void kvc_rope_report(const __grid_constant__ kvc__rope_params_small 
 		rope_fast<D, ELEMENT, FP8, STREAM, TABLE>((const kvc__rope_params &)p); \
 	}
 #define STAMP(NAME, D, ELEMENT, STREAM, TABLE) \
-	KVC__KERNEL void NAME(const __grid_constant__ kvc__rope_params_small p) \
+	KVC__KERNEL void __launch_bounds__(TABLE ? KVC__STAMP_GROUP : 1024, TABLE ? KVC__STAMP_BLOCKS : 1) NAME( \
+	        const __grid_constant__ kvc__rope_params_small p) \
 	{ \
 		rope_stamp<D, ELEMENT, STREAM, TABLE>((const kvc__rope_params &)p); \
 	}

@@ -34,16 +34,28 @@ struct kvc__rope_params {
 	int32_t q_rotary_offset, rotary_offset;
 	int32_t element, pool_element; /* enum kvc__element */
 	float k_scale, v_scale;
-	int32_t parts;        /* fast kernels: warps a token */
-	int32_t block_tokens; /* without a table: whole tokens a block */
+	int32_t parts;        /* fast kernels: warps a token; stamping: groups a set */
+	int32_t block_tokens; /* whole tokens a block (without a table) or set (stamping) */
+	int32_t row_lanes;    /* stamping: lanes that have a row, */
+	int32_t row_units;    /* and how often each gets a part of it; */
+	int32_t row_apart;    /* other lanes have the row of V; else the same, or there is none */
+	int32_t q_parts;      /* heads of q a token, by how many of them a lane takes */
 	uint32_t parts_magic; /* ceil(2^32 / parts) */
 	uint32_t heads_magic; /* the same for heads a token */
 	int32_t programmatic; /* launched so that it may start early: it waits by itself */
+	uint64_t secret[40];  /* stamping: that of XXH3, as struct Secret in rope.cu */
 	/* Both arrays are one: [256] frequencies, of which the common kernels get the first 64. */
 	double inv_freq[KVC__ROPE_PAIRS_SMALL];
 	double inv_freq_rest[KVC__ROPE_PAIRS_LARGE -
 	                     KVC__ROPE_PAIRS_SMALL]; /* large kernels only */
 };
+
+/* Threads of a group of the stamping kernels: with a table, and computing angles; blocks of the first
+ * that are resident at once. */
+#define KVC__STAMP_GROUP 128
+#define KVC__STAMP_GROUP_COMPUTED 64
+#define KVC__STAMP_Q_HEADS 2 /* of a lane, where bytes are streamed */
+#define KVC__STAMP_BLOCKS 8
 
 /* Bytes of the parameters that the common kernels take. */
 #define KVC__ROPE_PARAMS_SMALL offsetof(struct kvc__rope_params, inv_freq_rest)

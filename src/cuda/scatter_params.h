@@ -8,7 +8,9 @@ struct kvc__scatter_params {
 	struct kvc__scatter job; /* pointers on the device; in_order is not read */
 	kvc_report *report;      /* or NULL */
 	int32_t sglang;
+	int32_t check_tokens;
 	int32_t allow_placeholder;
+	int32_t team; /* blocks a request, a power of two */
 };
 
 #endif

@@ -4,8 +4,9 @@
 // Three ways to a fingerprint, each for what it is good at:
 //
 //   kvc__hash_thread   a thread a slot: short rows (partial coverage, small heads)
-//   kvc__hash_block    xxh3: the warps of a block share (slot, source) pairs; a warp has a row of
-//                      2 KiB in flight while it works on the one before
+//   kvc__xxh3_warp, _plain   a lane has a slot; all lanes read two rows at a time, 4 KiB in flight, and add
+//                      up; each lane finishes its own hash. Few instructions a row: with more of
+//                      them the arithmetic, not the memory, would be the limit
 //   kvc__fold_warp     splitmix, which is serial in a source: a lane a slot, 32 slots at once, rows
 //                      staged through shared memory 256 bytes at a time so that loads stay coalesced
 //
@@ -163,243 +164,291 @@ static __device__ __noinline__ uint64_t kvc__hash_thread(
 	return all;
 }
 
-// How many slots a block takes at once, at most 'most': all blocks as many rounds of as many.
-static __device__ __forceinline__ int kvc__batch_size(int64_t count, int most)
+// How many slots a warp takes at once: all warps as many rounds of as many.
+static __device__ __forceinline__ int kvc__batch_size(int64_t count, int64_t warps)
 {
-	int64_t each = (count + gridDim.x - 1) / gridDim.x;
-	int64_t rounds = (each + most - 1) / most;
+	int64_t each = (count + warps - 1) / warps, rounds = (each + 31) / 32;
 	return rounds == 0 ? 1 : (int)((each + rounds - 1) / rounds);
 }
 
-// ---- xxh3, a warp a row ----
+// ---- xxh3, a warp one or two rows at a time ----
 
-// Lane l works on 16-byte piece l % 4 of stripes l / 4 + 8 h of every 2 KiB. Of the eight
-// accumulators it keeps number 2 (l % 4) + (l / 4) % 2, in the sum over all lanes that have it.
-struct kvc__row_hasher {
-	uint64_t stripe[4]; // secret of its first and its second stripe in a block of 16
+// Lane l works on 16-byte piece l % 4 of stripes l / 4 and l / 4 + 8 of every block of XXH3. Of the
+// eight accumulators of a row it keeps number 2 (l % 4) + (l / 4) % 2, of two rows that of row
+// (l / 8) % 2: what the lanes have added up is traded until each has one whole sum.
+struct kvc__row_keys {
+	uint64_t stripe[4]; // secret of its first and its second stripe in a block
 	uint64_t last[2];   // of the row's last stripe
 	uint64_t scramble;
 	uint64_t start;
-	uint64_t sum;
-	int lane;
 
-	__device__ __forceinline__ void load_secret()
+	__device__ __forceinline__ void load()
 	{
-		lane = threadIdx.x % 32;
-		int piece = 16 * (lane % 4), row = 8 * (lane / 4), odd = lane / 4 % 2;
+		int lane = threadIdx.x % 32, piece = 2 * (lane % 4), row = lane / 4, odd = row % 2;
 		for (int i = 0; i < 2; i++) {
-			stripe[i] = kvc__secret_at(row + piece + 8 * i);
-			stripe[2 + i] = kvc__secret_at(row + 64 + piece + 8 * i);
-			last[i] = kvc__secret_at(192 - 64 - 7 + piece + 8 * i);
+			stripe[i] = kvc__xxh_secret[row + piece + i];
+			stripe[2 + i] = kvc__xxh_secret[row + 8 + piece + i];
+			last[i] = kvc__xxh_last[piece + i];
 		}
-		scramble = kvc__secret_at(192 - 64 + piece + 8 * odd);
+		scramble = kvc__xxh_secret[16 + piece + odd];
 		kvc__xxh3_pair pair;
 		pair.start(lane);
 		start = odd ? pair.b : pair.a;
-		sum = start;
-	}
-
-	// Up to 16 stripes of block 'block' of a row of 'stripes' stripes, the last one not counted:
-	// v[0], v[1] are this lane's pieces. A stripe past the last one adds nothing.
-	__device__ __forceinline__ void add_block(const uint4 *v, int block, int stripes)
-	{
-		kvc__xxh3_pair part = { 0, 0 };
-		int row = 16 * block + lane / 4;
-		if (16 * block + 16 <= stripes) {
-			part.add(v[0], stripe);
-			part.add(v[1], stripe + 2);
-		} else {
-			for (int h = 0; h < 2; h++) {
-				uint64_t secret[2];
-				secret[0] = row + 8 * h == stripes ? last[0] : stripe[2 * h];
-				secret[1] = row + 8 * h == stripes ? last[1] : stripe[2 * h + 1];
-				if (row + 8 * h <= stripes)
-					part.add(v[h], secret);
-			}
-		}
-		// Neighbours trade: one keeps the even accumulator, the other the odd one.
-		bool odd = lane / 4 % 2;
-		uint64_t kept = odd ? part.b : part.a, given = odd ? part.a : part.b;
-		kept += __shfl_xor_sync(KVC__FULL_WARP, given, 4);
-		kept += __shfl_xor_sync(KVC__FULL_WARP, kept, 8);
-		kept += __shfl_xor_sync(KVC__FULL_WARP, kept, 16);
-		sum += kept;
-		if (block < stripes / 16)
-			sum = (sum ^ sum >> 47 ^ scramble) * KVC__PRIME32_1;
-	}
-
-	// The hash of the row; the next one can begin.
-	__device__ __forceinline__ uint64_t finish(uint32_t bytes)
-	{
-		bool odd = lane / 4 % 2;
-		int piece = 16 * (lane % 4);
-		uint64_t other = __shfl_xor_sync(KVC__FULL_WARP, sum, 4);
-		uint64_t a = odd ? other : sum, b = odd ? sum : other;
-		uint64_t h = kvc__fold128(
-		        a ^ kvc__secret_at(11 + piece), b ^ kvc__secret_at(11 + piece + 8));
-		h += __shfl_xor_sync(KVC__FULL_WARP, h, 1);
-		h += __shfl_xor_sync(KVC__FULL_WARP, h, 2);
-		sum = start;
-		return kvc__xxh3_avalanche(h + (uint64_t)bytes * KVC__PRIME64_1);
 	}
 };
 
-#define KVC__CHUNK_BYTES 2048
-
-// This lane's pieces of 2 KiB of a row of more than KVC__XXH_SHORT bytes.
-template <bool WIDE>
-static __device__ __forceinline__ void kvc__load_chunk(
-        const kvc__strip &strip, const kvc__place &place, int chunk, int lane, uint4 *v)
+// What a block adds to this lane's accumulator. v[row][h]: its pieces of stripes l / 4 + 8 h of a
+// chunk of two blocks. The last stripe, number 'stripes', has a key of its own; behind it is nothing.
+template <int ROWS>
+static __device__ __forceinline__ uint64_t kvc__block_sum(
+        const kvc__row_keys &keys, const uint4 (&v)[ROWS][4], int half, int block, int stripes)
 {
-	int stripes = (int)((strip.bytes - 1) / KVC__XXH_STRIPE);
+	int lane = threadIdx.x % 32;
+	bool full = 16 * block + 16 <= stripes, odd = lane & 4, second = lane & 8;
+	kvc__xxh3_pair part[ROWS];
+	uint64_t kept[ROWS];
+#pragma unroll
+	for (int r = 0; r < ROWS; r++)
+		part[r].a = part[r].b = 0;
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		int stripe = 16 * block + lane / 4 + 8 * h;
+		bool is_last = !full && stripe == stripes;
+		uint64_t key[2] = { is_last ? keys.last[0] : keys.stripe[2 * h],
+			is_last ? keys.last[1] : keys.stripe[2 * h + 1] };
+		if (full || stripe <= stripes)
+#pragma unroll
+			for (int r = 0; r < ROWS; r++)
+				part[r].add(v[r][2 * half + h], key);
+	}
+#pragma unroll
+	for (int r = 0; r < ROWS; r++) {
+		uint64_t given = odd ? part[r].a : part[r].b;
+		kept[r] = (odd ? part[r].b : part[r].a) + __shfl_xor_sync(KVC__FULL_WARP, given, 4);
+	}
+	uint64_t mine = ROWS == 2 && second ? kept[ROWS - 1] : kept[0];
+	uint64_t given = ROWS == 2 && !second ? kept[ROWS - 1] : kept[0];
+	mine += __shfl_xor_sync(KVC__FULL_WARP, given, 8);
+	return mine + __shfl_xor_sync(KVC__FULL_WARP, mine, 16);
+}
+
+// Where this lane's pieces of a chunk (2 KiB, four stripes apart by eight) lie in a slot.
+static __device__ __forceinline__ void kvc__piece_offsets(
+        const kvc__strip &strip, int chunk, int64_t (&offset)[4])
+{
+	int lane = threadIdx.x % 32;
 #pragma unroll
 	for (int h = 0; h < 4; h++) {
-		int row = 32 * chunk + lane / 4 + 8 * h;
-		uint32_t at = row < stripes ? (uint32_t)row * KVC__XXH_STRIPE
-		                            : strip.bytes - KVC__XXH_STRIPE;
-		at += 16 * (lane % 4);
-		v[h] = make_uint4(0, 0, 0, 0);
-		if (row > stripes)
-			continue;
-		if (WIDE) {
-			const char *from = place.at + at;
-			if (strip.run != strip.bytes)
-				from = place.at + at / strip.run * strip.run_stride + at % strip.run;
-			v[h] = __ldg((const uint4 *)from);
-		} else {
-			uint64_t a = kvc__word_anywhere(
-			        &strip, place.at, place.units, strip.run, strip.bytes, at);
-			uint64_t b = kvc__word_anywhere(
-			        &strip, place.at, place.units, strip.run, strip.bytes, at + 8);
-			v[h] = make_uint4((uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32));
-		}
+		uint32_t at = (uint32_t)(32 * chunk + lane / 4 + 8 * h) * KVC__XXH_STRIPE;
+		at = (at < strip.bytes - KVC__XXH_STRIPE ? at : strip.bytes - KVC__XXH_STRIPE) +
+		     16 * (lane % 4);
+		offset[h] = strip.run == strip.bytes
+		                    ? (int64_t)at
+		                    : at / strip.run * strip.run_stride + at % strip.run;
 	}
 }
 
-// Add a chunk to the hash; true when the row is done.
-static __device__ __forceinline__ bool kvc__add_chunk(
-        kvc__row_hasher &hasher, uint32_t bytes, int chunk, const uint4 *v)
+// This lane's accumulator after whole rows that wide loads can take; at[row]: their slots.
+template <int ROWS>
+static __device__ __forceinline__ uint64_t kvc__sum_rows(const kvc__row_keys &keys,
+        const kvc__strip &strip, const char *const (&at)[ROWS], int64_t (&offset)[4])
 {
-	int stripes = (int)((bytes - 1) / KVC__XXH_STRIPE);
-	hasher.add_block(v, 2 * chunk, stripes);
-	if (32 * chunk + 16 <= stripes)
-		hasher.add_block(v + 2, 2 * chunk + 1, stripes);
-	return 32 * chunk + 32 > stripes;
-}
-
-// One row after the other, for a warp. The same in every lane.
-template <bool WIDE>
-static __device__ __forceinline__ uint64_t kvc__xxh3_row(
-        kvc__row_hasher &hasher, const kvc__strip &strip, int64_t slot)
-{
-	kvc__place place = kvc__place_of(strip, slot);
-	bool done = false;
-	for (int chunk = 0; !done; chunk++) {
-		uint4 v[4];
-		kvc__load_chunk<WIDE>(strip, place, chunk, hasher.lane, v);
-		done = kvc__add_chunk(hasher, strip.bytes, chunk, v);
-	}
-	return hasher.finish(strip.bytes);
-}
-
-// A row that no wide loads can take.
-static __device__ __noinline__ uint64_t kvc__xxh3_row_slow(const kvc__strip *strip, int64_t slot)
-{
-	kvc__row_hasher hasher;
-	hasher.load_secret();
-	return kvc__xxh3_row<false>(hasher, *strip, slot);
-}
-
-static __device__ __forceinline__ bool kvc__is_fast_row(const kvc__strip &strip)
-{
-	return strip.is_wide && strip.bytes > KVC__XXH_SHORT;
-}
-
-// Where a warp is in its list of (slot, strip) pairs and in the row of the current one.
-struct kvc__row_cursor {
-	int entry, strip, chunk;
-	kvc__place place;
-};
-
-// Go on to the next pair that has bytes to hash, strip by strip; strip == count at the end.
-static __device__ __forceinline__ void kvc__seek_row(kvc__row_cursor &at,
-        const kvc__strips_head &head, const kvc__strip *strips, const int64_t *slots, int entries)
-{
-	int warps = blockDim.x / 32;
-	at.chunk = 0;
-	while (at.strip < head.hashed) {
-		if (!kvc__is_fast_row(strips[at.strip])) {
-			at.strip++;
-			continue;
-		}
-		while (at.entry >= entries && at.strip < head.hashed) {
-			at.entry -= entries;
-			do
-				at.strip++;
-			while (at.strip < head.hashed && !kvc__is_fast_row(strips[at.strip]));
-		}
-		if (at.strip >= head.hashed)
-			return;
-		int64_t slot = slots[at.entry];
-		if (slot >= 0) {
-			at.place = kvc__place_of(strips[at.strip], slot);
-			return;
-		}
-		at.entry += warps;
-	}
-}
-
-// xxh3 fingerprints of slots[0 .. entries) (shared memory; a negative one is left out), added to
-// sums (shared memory, zeroed). By the whole block; a barrier is needed before and after.
-static __device__ __forceinline__ void kvc__hash_block(const kvc__strips_head &head,
-        const kvc__strip *strips, const int64_t *slots, unsigned long long *sums, int entries)
-{
-	for (int s = 0; s < head.hashed; s++) {
-		if (kvc__is_fast_row(strips[s]))
-			continue;
-		bool is_short = strips[s].bytes <= KVC__XXH_SHORT;
-		int step = is_short ? blockDim.x : blockDim.x / 32;
-		for (int e = is_short ? threadIdx.x : threadIdx.x / 32; e < entries; e += step) {
-			if (slots[e] < 0)
-				continue;
-			uint64_t hash = is_short ? kvc__xxh3_thread(&strips[s], slots[e])
-			                         : kvc__xxh3_row_slow(&strips[s], slots[e]);
-			if (is_short || threadIdx.x % 32 == 0)
-				atomicAdd(&sums[e], (unsigned long long)kvc__fingerprint_share(
-				                            hash, strips[s].id));
+	int stripes = (int)((strip.bytes - 1) / KVC__XXH_STRIPE), stripe = threadIdx.x % 32 / 4;
+	uint64_t sum = keys.start;
+	for (int chunk = 0; 32 * chunk <= stripes; chunk++) {
+		uint4 v[ROWS][4];
+		if (stripes >= 32)
+			kvc__piece_offsets(strip, chunk, offset);
+#pragma unroll
+		for (int r = 0; r < ROWS; r++)
+#pragma unroll
+			for (int h = 0; h < 4; h++)
+				v[r][h] = 32 * chunk + 8 * h + stripe <= stripes
+				                  ? __ldg((const uint4 *)(at[r] + offset[h]))
+				                  : make_uint4(0, 0, 0, 0);
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			int block = 2 * chunk + half;
+			if (16 * block > stripes)
+				break;
+			sum += kvc__block_sum<ROWS>(keys, v, half, block, stripes);
+			if (block < stripes / 16)
+				sum = (sum ^ sum >> 47 ^ keys.scramble) * KVC__PRIME32_1;
 		}
 	}
-	if (head.all_short || entries == 0)
-		return;
-	kvc__row_hasher hasher;
-	hasher.load_secret();
-	kvc__row_cursor now, next;
-	uint4 v[4], ahead[4];
-	now.entry = threadIdx.x / 32;
-	now.strip = 0;
-	kvc__seek_row(now, head, strips, slots, entries);
-	if (now.strip < head.hashed)
-		kvc__load_chunk<true>(strips[now.strip], now.place, 0, hasher.lane, v);
-	while (now.strip < head.hashed) {
-		const kvc__strip &strip = strips[now.strip];
-		next = now;
-		next.chunk++;
-		if (32 * next.chunk > (int)((strip.bytes - 1) / KVC__XXH_STRIPE)) {
-			next.entry += blockDim.x / 32;
-			kvc__seek_row(next, head, strips, slots, entries);
-		}
-		if (next.strip < head.hashed)
-			kvc__load_chunk<true>(strips[next.strip], next.place, next.chunk, hasher.lane, ahead);
-		if (kvc__add_chunk(hasher, strip.bytes, now.chunk, v)) {
-			uint64_t share = kvc__fingerprint_share(hasher.finish(strip.bytes), strip.id);
-			if (hasher.lane == 0)
-				atomicAdd(&sums[now.entry], (unsigned long long)share);
-		}
-		now = next;
+	return sum;
+}
+
+// Read once, and not kept in L1.
+static __device__ __forceinline__ uint4 kvc__load_once(const char *from)
+{
+	uint4 v;
+	asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+	             : "l"(from));
+	return v;
+}
+
+// Two rows of whole KiB whose bytes lie together, which is what nearly all rows are: every block is
+// full, and only its place in the row says which stripe is the last. 'last': the keys of a lane's second
+// stripe in the row's last block.
+static __device__ __forceinline__ uint64_t kvc__sum_plain_rows(const kvc__row_keys &keys,
+        const uint64_t (&last)[2], uint32_t bytes, const char *a, const char *b)
+{
+	bool odd = threadIdx.x & 4, second = threadIdx.x & 8;
+	uint64_t sum = keys.start;
+	a += 16 * (threadIdx.x % 32);
+	b += 16 * (threadIdx.x % 32);
+	for (uint32_t left = bytes; left > 0;) {
+		uint4 v[2][4];
+		bool two = left > KVC__XXH_BLOCK;
 #pragma unroll
 		for (int h = 0; h < 4; h++)
-			v[h] = ahead[h];
+			if (h < 2 || two) {
+				v[0][h] = kvc__load_once(a + 512 * h);
+				v[1][h] = kvc__load_once(b + 512 * h);
+			}
+		a += 2 * KVC__XXH_BLOCK;
+		b += 2 * KVC__XXH_BLOCK;
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			if (half == 1 && !two)
+				break;
+			bool ends = left == KVC__XXH_BLOCK;
+			uint64_t key[2] = { ends ? last[0] : keys.stripe[2],
+				ends ? last[1] : keys.stripe[3] };
+			uint64_t kept[2];
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				kvc__xxh3_pair part = { 0, 0 };
+				part.add(v[r][2 * half], keys.stripe);
+				part.add(v[r][2 * half + 1], key);
+				uint64_t given = odd ? part.a : part.b;
+				kept[r] = (odd ? part.b : part.a) +
+				          __shfl_xor_sync(KVC__FULL_WARP, given, 4);
+			}
+			uint64_t mine = second ? kept[1] : kept[0], given = second ? kept[0] : kept[1];
+			mine += __shfl_xor_sync(KVC__FULL_WARP, given, 8);
+			sum += mine + __shfl_xor_sync(KVC__FULL_WARP, mine, 16);
+			left -= KVC__XXH_BLOCK;
+			if (!ends)
+				sum = (sum ^ sum >> 47 ^ keys.scramble) * KVC__PRIME32_1;
+		}
 	}
+	return sum;
+}
+
+// The hash of a row from its eight accumulators, by one thread.
+static __device__ __forceinline__ uint64_t kvc__finish_row(const uint64_t *sums, uint32_t bytes)
+{
+	uint64_t h = (uint64_t)bytes * KVC__PRIME64_1;
+#pragma unroll
+	for (int i = 0; i < 8; i += 2)
+		h += kvc__fold128(sums[i] ^ kvc__xxh_merge[i], sums[i + 1] ^ kvc__xxh_merge[i + 1]);
+	return kvc__xxh3_avalanche(h);
+}
+
+// The hash of this lane's row (slot negative: none): all lanes add up two rows at a time, then each
+// finishes its own. PLAIN: as kvc__sum_plain_rows wants them. 'sums': KVC__SUMS_WARP words of shared
+// memory of this warp.
+template <bool PLAIN>
+static __device__ __forceinline__ uint64_t kvc__xxh3_rows(
+        const kvc__row_keys &keys, const kvc__strip &strip, int64_t slot, uint64_t *sums)
+{
+	int lane = threadIdx.x % 32, accumulator = 2 * (lane % 4) + lane / 4 % 2;
+	uint64_t at = slot < 0 ? 0 : (uint64_t)(uintptr_t)kvc__place_of(strip, slot).at;
+	unsigned waiting = __ballot_sync(KVC__FULL_WARP, slot >= 0);
+	uint64_t last[2] = { lane < 28 ? keys.stripe[2] : keys.last[0],
+		lane < 28 ? keys.stripe[3] : keys.last[1] };
+	int64_t offset[4];
+	if (!PLAIN)
+		kvc__piece_offsets(strip, 0, offset);
+	while (waiting) {
+		int first = __ffs((int)waiting) - 1;
+		waiting &= waiting - 1;
+		int second = waiting ? __ffs((int)waiting) - 1 : first;
+		waiting &= waiting - 1;
+		const char *const rows[2] = {
+			(const char *)(uintptr_t)__shfl_sync(KVC__FULL_WARP, at, first),
+			(const char *)(uintptr_t)__shfl_sync(KVC__FULL_WARP, at, second)
+		};
+		uint64_t sum = PLAIN ? kvc__sum_plain_rows(keys, last, strip.bytes, rows[0], rows[1])
+		                     : kvc__sum_rows<2>(keys, strip, rows, offset);
+		if (lane < 16)
+			sums[(lane & 8 ? second : first) * KVC__SUMS_PITCH + accumulator] = sum;
+	}
+	__syncwarp();
+	uint64_t hash = 0;
+	if (slot >= 0)
+		hash = kvc__finish_row(sums + lane * KVC__SUMS_PITCH, strip.bytes);
+	__syncwarp();
+	return hash;
+}
+
+// A row that no wide loads can take, for a warp; all lanes get the hash.
+struct kvc__piece_reader {
+	const kvc__strip *strip;
+	kvc__place place;
+
+	__device__ __forceinline__ uint64_t word(uint32_t at) const
+	{
+		return kvc__word_anywhere(
+		        strip, place.at, place.units, strip->run, strip->bytes, at);
+	}
+	__device__ __forceinline__ uint4 piece(int64_t at) const
+	{
+		uint64_t a = word((uint32_t)at), b = word((uint32_t)at + 8);
+		return make_uint4((uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32));
+	}
+};
+
+static __device__ __noinline__ uint64_t kvc__xxh3_row_slow(const kvc__strip *strip, int64_t slot)
+{
+	kvc__piece_reader reader = { strip, kvc__place_of(*strip, slot) };
+	kvc__xxh3_lane secret;
+	secret.load(threadIdx.x % 32);
+	return kvc__xxh3_long(reader, strip->bytes, secret, threadIdx.x % 32);
+}
+
+// The xxh3 fingerprint of this lane's slot (negative: none, gives 0). By a whole warp, with
+// KVC__SUMS_WARP words of shared memory of its own.
+static __device__ __forceinline__ uint64_t kvc__xxh3_warp(
+        const kvc__strips_head &head, const kvc__strip *strips, int64_t slot, uint64_t *sums)
+{
+	uint64_t all = 0;
+	kvc__row_keys keys;
+	if (!head.all_short)
+		keys.load();
+	for (int s = 0; s < head.hashed; s++) {
+		const kvc__strip &strip = strips[s];
+		uint64_t hash = 0;
+		if (strip.bytes <= KVC__XXH_SHORT) {
+			if (slot >= 0)
+				hash = kvc__xxh3_thread(&strip, slot);
+		} else if (strip.is_wide) {
+			hash = kvc__xxh3_rows<false>(keys, strip, slot, sums);
+		} else {
+#pragma unroll 1
+			for (int e = 0; e < 32; e++) {
+				int64_t other = __shfl_sync(KVC__FULL_WARP, slot, e);
+				uint64_t found = other < 0 ? 0 : kvc__xxh3_row_slow(&strip, other);
+				hash = (int)(threadIdx.x % 32) == e ? found : hash;
+			}
+		}
+		all += kvc__fingerprint_share(hash, strip.id);
+	}
+	return slot < 0 ? 0 : all;
+}
+
+// The same where all strips are plain (head.all_plain): no calls, so that nothing is put aside.
+static __device__ __forceinline__ uint64_t kvc__xxh3_plain(const kvc__strips_head &head,
+        const kvc__strip *strips, const kvc__row_keys &keys, int64_t slot, uint64_t *sums)
+{
+	uint64_t all = 0;
+	for (int s = 0; s < head.hashed; s++)
+		all += kvc__fingerprint_share(
+		        kvc__xxh3_rows<true>(keys, strips[s], slot, sums), strips[s].id);
+	return slot < 0 ? 0 : all;
 }
 
 // ---- splitmix, a lane a slot ----
@@ -412,25 +461,24 @@ static __device__ __forceinline__ void kvc__copy_piece(void *to, const void *fro
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
 }
 
-// Start copying one tile of all 32 rows: half a warp a row, 16 bytes a lane.
+// Start copying one tile of all 32 rows, 16 bytes a lane, neighbouring lanes a row.
 static __device__ __forceinline__ void kvc__stage_tile(
         const kvc__strip &strip, const char *at, int tile, char *stage)
 {
+	constexpr int LANES = KVC__TILE_BYTES / 16;
 	int lane = threadIdx.x % 32;
-	uint32_t offset = (uint32_t)tile * KVC__TILE_BYTES + 16 * (lane % 16);
+	uint32_t offset = (uint32_t)tile * KVC__TILE_BYTES + 16 * (lane % LANES);
 	bool inside = offset < strip.bytes;
 	int64_t from = offset;
 	if (inside && strip.run != strip.bytes)
 		from = offset / strip.run * strip.run_stride + offset % strip.run;
 #pragma unroll
-	for (int j = 0; j < 16; j++) {
-		int row = 2 * j + lane / 16;
+	for (int row = lane / LANES; row < 32; row += 32 / LANES) {
 		const char *base = (const char *)__shfl_sync(
 		        KVC__FULL_WARP, (unsigned long long)(uintptr_t)at, row);
 		if (base && inside)
-			kvc__copy_piece(stage + row * KVC__TILE_PITCH + 16 * (lane % 16), base + from);
+			kvc__copy_piece(stage + row * KVC__TILE_PITCH + 16 * (lane % LANES), base + from);
 	}
-	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 static __device__ __forceinline__ uint64_t kvc__fold_tiles(
@@ -441,16 +489,19 @@ static __device__ __forceinline__ uint64_t kvc__fold_tiles(
 	const char *row = stages + threadIdx.x % 32 * KVC__TILE_PITCH;
 	uint64_t fold = 0;
 
-	kvc__stage_tile(strip, at, 0, stages);
+	for (int tile = 0; tile < KVC__TILE_STAGES - 1; tile++) {
+		if (tile < tiles)
+			kvc__stage_tile(strip, at, tile, stages + tile * KVC__TILE_STAGE);
+		asm volatile("cp.async.commit_group;" ::: "memory");
+	}
 	for (int tile = 0; tile < tiles; tile++) {
-		if (tile + 1 < tiles) {
-			kvc__stage_tile(strip, at, tile + 1, stages + (tile + 1) % 2 * KVC__TILE_STAGE);
-			asm volatile("cp.async.wait_group 1;" ::: "memory");
-		} else {
-			asm volatile("cp.async.wait_group 0;" ::: "memory");
-		}
+		int next = tile + KVC__TILE_STAGES - 1;
+		if (next < tiles)
+			kvc__stage_tile(strip, at, next, stages + next % KVC__TILE_STAGES * KVC__TILE_STAGE);
+		asm volatile("cp.async.commit_group;" ::: "memory");
+		asm volatile("cp.async.wait_group %0;" ::"n"(KVC__TILE_STAGES - 1) : "memory");
 		__syncwarp();
-		const uint4 *words = (const uint4 *)(row + tile % 2 * KVC__TILE_STAGE);
+		const uint4 *words = (const uint4 *)(row + tile % KVC__TILE_STAGES * KVC__TILE_STAGE);
 		uint32_t left = strip.bytes - (uint32_t)tile * KVC__TILE_BYTES;
 		int pieces = (int)((left < KVC__TILE_BYTES ? left : KVC__TILE_BYTES) / 16);
 		if (slot >= 0) {
@@ -543,18 +594,26 @@ static __device__ __forceinline__ uint64_t kvc__fold_alone(
 static __device__ __forceinline__ uint64_t kvc__xxh3_alone(
         const kvc__strips_head &head, const kvc__strip *strips, int64_t slot)
 {
-	kvc__row_hasher hasher;
+	int lane = threadIdx.x % 32, piece = 2 * (lane % 4);
 	uint64_t all = 0;
-	hasher.load_secret();
+	kvc__row_keys keys;
+	keys.load();
 	for (int s = 0; s < head.hashed; s++) {
 		const kvc__strip &strip = strips[s];
 		uint64_t hash = 0;
 		if (strip.bytes <= KVC__XXH_SHORT) {
-			if (hasher.lane == 0)
+			if (lane == 0)
 				hash = kvc__xxh3_thread(&strip, slot);
 			hash = __shfl_sync(KVC__FULL_WARP, hash, 0);
 		} else if (strip.is_wide) {
-			hash = kvc__xxh3_row<true>(hasher, strip, slot);
+			const char *const rows[1] = { kvc__place_of(strip, slot).at };
+			int64_t offset[4];
+			kvc__piece_offsets(strip, 0, offset);
+			uint64_t sum = kvc__sum_rows<1>(keys, strip, rows, offset);
+			uint64_t other = __shfl_xor_sync(KVC__FULL_WARP, sum, 4);
+			bool odd = lane & 4;
+			kvc__xxh3_pair pair = { odd ? other : sum, odd ? sum : other };
+			hash = pair.finish(strip.bytes, kvc__xxh_merge + piece);
 		} else {
 			hash = kvc__xxh3_row_slow(&strip, slot);
 		}

@@ -1,9 +1,10 @@
 // kvc_canary_verify on the device: src/cpu/verify_portable.c, entry by entry, rows in any order.
 //
-// Three kernels. 'light' has no long rows to hash: a thread an entry, two at once, so that the
-// dependent loads (entry, then record and predecessor) of many entries overlap. 'rows' (xxh3) and
-// 'tiles' (splitmix) take a batch of entries a block: a thread an entry looks at everything but the
-// bytes, then all warps hash the batch's slots, then each thread compares.
+// Two kinds of kernels. Light ones have no long rows to hash: a thread an entry, few registers, so that
+// many entries' dependent loads (entry, then record) overlap. They ask only whether all is as it
+// nearly always is; whatever is not goes through judge(), which does everything by the rules. The
+// others ('rows' for xxh3, 'tiles' for splitmix) take a batch of entries a warp: a lane an entry
+// looks at everything but the bytes, then the warp hashes the batch's slots, then each lane compares.
 //
 // A violation is rare: an entry that has one is looked at once more, from memory, to write its row.
 #include <stddef.h>
@@ -218,10 +219,34 @@ static __device__ __forceinline__ int64_t entry_count(const kvc__verify_params &
 	return *p.enable == 0 ? 0 : count;
 }
 
-static __device__ __noinline__ void count_call(const kvc__verify_params &p, int64_t count)
+// ---- counting ----
+
+// In shared memory, by block. Entries without a record are counted, not those with: they are few.
+struct Tally {
+	unsigned skipped, unchecked, unhashed;
+};
+
+static __device__ __forceinline__ void tally_look(Tally &tally, int look)
 {
-	kvc__cuda_tally tally = { count, 0, 0, 0, p.left_out ? *p.left_out : 0 };
-	int64_t stated = *p.num_valid;
+	if (look & LOOK_SKIPPED)
+		atomicAdd(&tally.skipped, 1u);
+	if (look & LOOK_UNCHECKED)
+		atomicAdd(&tally.unchecked, 1u);
+	if (!(look & LOOK_LIVE))
+		atomicAdd(&tally.unhashed, 1u);
+}
+
+static __device__ __forceinline__ int64_t hashed_bytes(const kvc__verify_params &p, int64_t entries)
+{
+	return p.compare_bytes ? entries * p.sources.head.bytes_hashed : 0;
+}
+
+// What the call did in all, as if every entry had a record; one row says what the plan stated
+// wrongly. By one thread of the last block, which has nothing else to do.
+static __device__ __noinline__ void count_call(const kvc__verify_params &p)
+{
+	int64_t count = entry_count(p), stated = *p.num_valid;
+	kvc__cuda_tally tally = { count, 0, 0, hashed_bytes(p, count), p.left_out ? *p.left_out : 0 };
 	kvc__ring_count(p.ring, tally, 1);
 	if (!p.own_rules || (stated >= 0 && stated <= p.capacity))
 		return;
@@ -236,203 +261,276 @@ static __device__ __noinline__ void count_call(const kvc__verify_params &p, int6
 	kvc__ring_put(p.ring, row);
 }
 
-// ---- counting ----
-
-struct Tally {
-	int skipped, unchecked, hashed;
-};
-
-static __device__ __forceinline__ void tally_look(Tally &tally, int look)
+// Blocks that look at entries, and whether this one is the other.
+static __device__ __forceinline__ int64_t worker_blocks()
 {
-	tally.skipped += (look & LOOK_SKIPPED) != 0;
-	tally.unchecked += (look & LOOK_UNCHECKED) != 0;
-	tally.hashed += (look & LOOK_LIVE) != 0;
+	return (int64_t)gridDim.x - 1;
 }
 
-// By the whole block.
-static __device__ __forceinline__ void count_block(const kvc__verify_params &p, const Tally &tally)
+static __device__ __forceinline__ bool counts_only(const kvc__verify_params &p)
 {
-	__shared__ unsigned long long sums[3];
-	if (p.ring.columns == 0)
+	if (blockIdx.x != gridDim.x - 1)
+		return false;
+	if (threadIdx.x == 0)
+		count_call(p);
+	return true;
+}
+
+static __device__ __forceinline__ void begin_count(Tally &tally)
+{
+	if (threadIdx.x == 0)
+		tally = { 0, 0, 0 };
+	__syncthreads();
+}
+
+static __device__ __forceinline__ void end_count(const kvc__verify_params &p, const Tally &tally)
+{
+	__syncthreads();
+	if (threadIdx.x != 0 || (tally.skipped | tally.unchecked | tally.unhashed) == 0)
 		return;
-	__syncthreads();
-	if (threadIdx.x < 3)
-		sums[threadIdx.x] = 0;
-	__syncthreads();
-	kvc__add_to_block(&sums[0], tally.skipped);
-	kvc__add_to_block(&sums[1], tally.unchecked);
-	kvc__add_to_block(&sums[2], tally.hashed);
-	__syncthreads();
-	if (threadIdx.x == 0) {
-		int64_t bytes = p.compare_bytes ? (int64_t)sums[2] * p.sources.head.bytes_hashed : 0;
-		kvc__cuda_tally all = { 0, (int64_t)sums[0], (int64_t)sums[1], bytes, 0 };
-		kvc__ring_count(p.ring, all, 0);
-	}
+	kvc__cuda_tally all = { 0, tally.skipped, tally.unchecked,
+		-hashed_bytes(p, tally.unhashed), 0 };
+	kvc__ring_count(p.ring, all, 0);
 }
 
 // ---- light: a thread an entry ----
 
-#define LIGHT_AT_ONCE 2
+// What the bytes need: nothing, one piece of 16 bytes, or some short rows.
+enum { BYTES_NONE, BYTES_PIECE, BYTES_SHORT };
 
-static __device__ __forceinline__ void verify_light(const kvc__verify_params &p)
+// One entry by all the rules.
+static __device__ __noinline__ void judge(const kvc__verify_params &p, int64_t i, Tally &tally)
 {
-	kvc__wait_for_previous();
-	kvc__release_next();
-	const kvc__strips_head &head = p.sources.head;
-	const kvc__strip *strips = strips_of(p);
-	int64_t n = entry_count(p), step = (int64_t)gridDim.x * blockDim.x;
-	bool piece = p.compare_bytes && head.hashed == 1 && strips[0].is_wide &&
-	             strips[0].bytes == 16 && strips[0].run == 16;
-	Tally tally = { 0, 0, 0 };
-
-	if (blockIdx.x == 0 && threadIdx.x == 0)
-		count_call(p, n);
-	for (int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; first < n;
-	        first += LIGHT_AT_ONCE * step) {
-		Entry e[LIGHT_AT_ONCE];
-		int kind[LIGHT_AT_ONCE];
-		kvc_record record[LIGHT_AT_ONCE], before[LIGHT_AT_ONCE];
-		uint4 bytes[LIGHT_AT_ONCE];
-#pragma unroll
-		for (int u = 0; u < LIGHT_AT_ONCE; u++) {
-			e[u] = { -1, -1, -1, 0 };
-			if (first + u * step < n)
-				e[u] = load_entry(p, first + u * step);
-		}
-#pragma unroll
-		for (int u = 0; u < LIGHT_AT_ONCE; u++) {
-			kind[u] = entry_kind(p, e[u], first + u * step);
-			record[u] = before[u] = { 0, 0, 0, 0 };
-			bytes[u] = make_uint4(0, 0, 0, 0);
-			if (kind[u] != ENTRY_LIVE)
-				continue;
-			record[u] = kvc__load_record(p.records, e[u].slot);
-			if (reads_before(p, e[u]))
-				before[u] = kvc__load_record(p.records, e[u].prev);
-			if (piece)
-				bytes[u] = __ldg((const uint4 *)kvc__place_of(strips[0], e[u].slot).at);
-		}
-		int look[LIGHT_AT_ONCE];
-		uint64_t stored[LIGHT_AT_ONCE], found[LIGHT_AT_ONCE];
-#pragma unroll
-		for (int u = 0; u < LIGHT_AT_ONCE; u++) {
-			look[u] = look_at(p, e[u], first + u * step, kind[u], record[u], before[u]);
-			stored[u] = record[u].fingerprint;
-			found[u] = piece ? kvc__hash_piece(head, strips[0], bytes[u]) : 0;
-		}
-		// Calls only from here on, where little is held in registers.
-#pragma unroll
-		for (int u = 0; u < LIGHT_AT_ONCE; u++) {
-			if (first + u * step >= n)
-				continue;
-			if ((look[u] & LOOK_LIVE) && p.compare_bytes) {
-				if (!piece)
-					found[u] = kvc__hash_thread(head, strips, e[u].slot);
-				if (found[u] != stored[u])
-					look[u] |= KVC_REASON_VERIFY_REAL_KV_HASH;
-			}
-			tally_look(tally, look[u]);
-			if (look[u] & (LOOK_REASONS | LOOK_END))
-				report_entry(p, first + u * step, look[u], found[u]);
-		}
+	Entry e = load_entry(p, i);
+	kvc_record record = { 0, 0, 0, 0 }, before = { 0, 0, 0, 0 };
+	int kind = entry_kind(p, e, i);
+	if (kind == ENTRY_LIVE) {
+		record = kvc__load_record(p.records, e.slot);
+		if (reads_before(p, e))
+			before = kvc__load_record(p.records, e.prev);
 	}
-	count_block(p, tally);
+	int look = look_at(p, e, i, kind, record, before);
+	uint64_t found = 0;
+	if ((look & LOOK_LIVE) && p.compare_bytes) {
+		found = kvc__hash_thread(p.sources.head, strips_of(p), e.slot);
+		if (found != record.fingerprint)
+			look |= KVC_REASON_VERIFY_REAL_KV_HASH;
+	}
+	tally_look(tally, look);
+	if (look & (LOOK_REASONS | LOOK_END))
+		report_entry(p, i, look, found);
 }
 
-// ---- rows and tiles: a block a batch ----
-
-#define BATCH KVC__TILE_THREADS
-
-template <bool TILES>
-static __device__ __forceinline__ void verify_batches(const kvc__verify_params &p)
+// Is entry i sound? false where the answer is no, or takes the rules to find. By a whole warp: a
+// predecessor is mostly the entry before, whose record the neighbour has just read.
+template <int BYTES>
+static __device__ __forceinline__ bool is_sound(
+        const kvc__verify_params &p, const Entry &e, int64_t i, bool active)
 {
-	__shared__ int64_t slots[BATCH];
-	__shared__ unsigned long long sums[BATCH];
-	__shared__ int nonfinite[BATCH];
-	extern __shared__ __align__(16) char stages[];
+	int lane = threadIdx.x % 32;
+	bool live = active && kvc__has_record(p.records, e.slot) &&
+	            e.slot != (p.own_rules ? p.records.reserved_slot : 0);
+	int64_t slot_before = __shfl_up_sync(KVC__FULL_WARP, e.slot, 1);
+	unsigned all_live = __ballot_sync(KVC__FULL_WARP, live);
+	bool linked = lane > 0 && (all_live >> (lane - 1) & 1) && e.prev == slot_before;
+	bool fetch = live && !linked && reads_before(p, e);
+	kvc_record record = { 0, 0, 0, 0 }, before = { 0, 0, 0, 0 };
+	uint4 piece = make_uint4(0, 0, 0, 0);
+	if (live) {
+		record = kvc__load_record(p.records, e.slot);
+		if (BYTES == BYTES_PIECE)
+			piece = __ldg((const uint4 *)kvc__place_of(strips_of(p)[0], e.slot).at);
+	}
+	if (fetch)
+		before = kvc__load_record(p.records, e.prev);
+	int64_t token = __shfl_up_sync(KVC__FULL_WARP, record.token, 1);
+	int64_t position = __shfl_up_sync(KVC__FULL_WARP, record.position, 1);
+	uint64_t hash = __shfl_up_sync(KVC__FULL_WARP, record.prev_hash, 1);
+	if (!fetch)
+		before = { token, position, hash, 0 };
+	bool starts = !fetch && !linked;
+	uint64_t chain = starts ? kvc__chain_start(0) : kvc__next_of(before);
+	bool sound = live && record.prev_hash == chain && record.position == e.position &&
+	             (e.token == -1 || record.token == e.token);
+	if (starts)
+		sound = sound && e.prev == PREV_START && !p.batch.namespaces &&
+		        !(p.own_rules && e.position > 0);
+	if (p.own_rules && (record.token | record.position) == 0)
+		sound = sound && (record.prev_hash | record.fingerprint) != 0;
+	if (BYTES == BYTES_PIECE)
+		sound = sound && kvc__hash_piece(p.sources.head, strips_of(p)[0], piece) ==
+		                         record.fingerprint;
+	if (BYTES == BYTES_SHORT && sound)
+		sound = kvc__hash_thread(p.sources.head, strips_of(p), e.slot) == record.fingerprint;
+	return sound && !ends_badly(p, e, i, record);
+}
 
+template <int BYTES>
+static __device__ __forceinline__ void verify_light(const kvc__verify_params &p)
+{
+	__shared__ Tally tally;
 	kvc__wait_for_previous();
 	kvc__release_next();
-	const kvc__strips_head &head = p.sources.head;
-	const kvc__strip *strips = strips_of(p);
+	if (counts_only(p))
+		return;
+	int64_t step = worker_blocks() * blockDim.x;
+	int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	// The first entry is asked for before it is known how many there are.
+	Entry e = { -1, -1, -1, 0 };
+	if (i < p.capacity)
+		e = load_entry(p, i);
 	int64_t n = entry_count(p);
-	int batch = kvc__batch_size(n, BATCH);
-	Tally tally = { 0, 0, 0 };
-
-	if (blockIdx.x == 0 && threadIdx.x == 0)
-		count_call(p, n);
-	for (int64_t first = (int64_t)blockIdx.x * batch; first < n;
-	        first += (int64_t)gridDim.x * batch) {
-		int count = n - first < batch ? (int)(n - first) : batch;
-		int64_t i = first + threadIdx.x;
-		int look = 0;
-		if (threadIdx.x < BATCH) {
-			int64_t live = -1;
-			if ((int)threadIdx.x < count) {
-				Entry e = load_entry(p, i);
-				kvc_record record = { 0, 0, 0, 0 }, before = { 0, 0, 0, 0 };
-				int kind = entry_kind(p, e, i);
-				if (kind == ENTRY_LIVE) {
-					record = kvc__load_record(p.records, e.slot);
-					if (reads_before(p, e))
-						before = kvc__load_record(p.records, e.prev);
-				}
-				look = look_at(p, e, i, kind, record, before);
-				live = look & LOOK_LIVE ? e.slot : -1;
-			}
-			slots[threadIdx.x] = live;
-			sums[threadIdx.x] = 0;
-			nonfinite[threadIdx.x] = 0;
-		}
-		__syncthreads();
-		if (p.compare_bytes) {
-			if (TILES)
-				sums[threadIdx.x] = kvc__fold_warp(head, strips, slots[threadIdx.x],
-				        stages + threadIdx.x / 32 * KVC__TILE_WARP_BYTES);
-			else
-				kvc__hash_block(head, strips, slots, sums, count);
-		}
-		if (p.check_finite)
-			for (int e = threadIdx.x / 32; e < count; e += blockDim.x / 32)
-				for (int s = 0; slots[e] >= 0 && s < head.count; s++)
-					if (kvc__nonfinite_lane(strips[s], slots[e]))
-						nonfinite[e] = 1;
-		__syncthreads();
-		if ((int)threadIdx.x < count) {
-			uint64_t fingerprint = sums[threadIdx.x];
-			if ((look & LOOK_LIVE) && p.compare_bytes &&
-			        kvc__record_of(p.records, slots[threadIdx.x])->fingerprint != fingerprint)
-				look |= KVC_REASON_VERIFY_REAL_KV_HASH;
-			if (nonfinite[threadIdx.x])
-				look |= KVC_REASON_NONFINITE;
-			tally_look(tally, look);
-			if (look & (LOOK_REASONS | LOOK_END))
-				report_entry(p, i, look, fingerprint);
-		}
-		__syncthreads();
+	begin_count(tally);
+	// Two loops: what the first holds in registers would go to memory if it made calls. A bit stands for
+	// every 32nd entry of this thread.
+	unsigned unsound = 0;
+	for (int k = 0; i - threadIdx.x % 32 < n; k++) {
+		bool sound = is_sound<BYTES>(p, e, i, i < n);
+		unsound |= (unsigned)(i < n && !sound) << k % 32;
+		i += step;
+		if (i < n)
+			e = load_entry(p, i);
 	}
-	count_block(p, tally);
+	i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	for (int k = 0; unsound && i < n; k++, i += step)
+		if (unsound >> k % 32 & 1)
+			judge(p, i, tally);
+	end_count(p, tally);
+}
+
+// ---- rows and tiles: a lane an entry, a warp a batch ----
+
+// Lanes whose entry holds a value that is not finite, as a mask. By a whole warp.
+static __device__ __noinline__ unsigned find_nonfinite(const kvc__verify_params &p, int64_t slot)
+{
+	const kvc__strips_head &head = p.sources.head;
+	unsigned found = 0;
+	for (int e = 0; e < 32; e++) {
+		int64_t other = __shfl_sync(KVC__FULL_WARP, slot, e);
+		for (int s = 0; other >= 0 && s < head.count; s++)
+			if (__any_sync(KVC__FULL_WARP, kvc__nonfinite_lane(strips_of(p)[s], other)))
+				found |= 1u << e;
+	}
+	return found;
+}
+
+// Everything about this lane's entry but its bytes: what looking gave, *live its slot if the bytes
+// count, or -1, *stored their fingerprint.
+static __device__ __forceinline__ int look_whole(const kvc__verify_params &p, int64_t i, bool mine,
+        int64_t *live, uint64_t *stored)
+{
+	*live = -1;
+	*stored = 0;
+	if (!mine)
+		return LOOK_LIVE;
+	Entry e = load_entry(p, i);
+	kvc_record record = { 0, 0, 0, 0 }, before = { 0, 0, 0, 0 };
+	int kind = entry_kind(p, e, i);
+	if (kind == ENTRY_LIVE) {
+		record = kvc__load_record(p.records, e.slot);
+		if (reads_before(p, e))
+			before = kvc__load_record(p.records, e.prev);
+	}
+	int look = look_at(p, e, i, kind, record, before);
+	*live = look & LOOK_LIVE ? e.slot : -1;
+	*stored = record.fingerprint;
+	return look;
+}
+
+// Entry i of each lane that has one, by all the rules.
+template <bool TILES>
+static __device__ __forceinline__ void judge_batch(
+        const kvc__verify_params &p, int64_t i, bool mine, char *stage, Tally &tally)
+{
+	int64_t live;
+	uint64_t stored, found = 0;
+	int look = look_whole(p, i, mine, &live, &stored);
+	__syncwarp();
+	if (p.compare_bytes) {
+		const kvc__strips_head &head = p.sources.head;
+		found = TILES ? kvc__fold_warp(head, strips_of(p), live, stage)
+		              : kvc__xxh3_warp(head, strips_of(p), live, (uint64_t *)stage);
+		if (live >= 0 && found != stored)
+			look |= KVC_REASON_VERIFY_REAL_KV_HASH;
+	}
+	if (p.check_finite && (find_nonfinite(p, live) >> threadIdx.x % 32 & 1))
+		look |= KVC_REASON_NONFINITE;
+	if (mine && look != LOOK_LIVE) {
+		tally_look(tally, look);
+		if (look & (LOOK_REASONS | LOOK_END))
+			report_entry(p, i, look, found);
+	}
+	__syncwarp();
+}
+
+enum { ROWS_ANY, ROWS_PLAIN, ROWS_TILES };
+
+// Plain rows go in two loops, as with the light kernels.
+template <int KIND>
+static __device__ __forceinline__ void verify_batches(const kvc__verify_params &p)
+{
+	__shared__ Tally tally;
+	extern __shared__ __align__(16) char stages[];
+
+	kvc__row_keys keys; // no memory that an earlier kernel writes
+	if (KIND == ROWS_PLAIN)
+		keys.load();
+	kvc__wait_for_previous();
+	kvc__release_next();
+	if (counts_only(p))
+		return;
+	int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+	char *stage = stages + warp * (KIND == ROWS_TILES ? KVC__TILE_WARP_BYTES : KVC__SUMS_WARP * 8);
+	int64_t n = entry_count(p), all_warps = worker_blocks() * warps;
+	int batch = kvc__batch_size(n, all_warps);
+	int64_t first = ((int64_t)blockIdx.x * warps + warp) * batch, step = all_warps * batch;
+
+	begin_count(tally);
+	unsigned unsound = KIND == ROWS_PLAIN ? 0 : ~0u;
+	int k = 0;
+	for (int64_t i = first + lane; KIND == ROWS_PLAIN && i - lane < n; i += step, k++) {
+		int64_t live;
+		uint64_t stored;
+		int look = look_whole(p, i, lane < batch && i < n, &live, &stored);
+		uint64_t found = kvc__xxh3_plain(
+		        p.sources.head, strips_of(p), keys, live, (uint64_t *)stage);
+		unsound |= (unsigned)(look != LOOK_LIVE || (live >= 0 && found != stored)) << k % 32;
+	}
+	unsound = __reduce_or_sync(KVC__FULL_WARP, unsound);
+	k = 0;
+	for (int64_t i = first + lane; unsound && i - lane < n; i += step, k++)
+		if (unsound >> k % 32 & 1)
+			judge_batch<KIND == ROWS_TILES>(p, i, lane < batch && i < n, stage, tally);
+	end_count(p, tally);
 }
 
 // ---- names that the host looks up ----
 
+#define LIGHT(NAME, PARAMS, BYTES) \
+	KVC__KERNEL void __launch_bounds__(256, KVC__LIGHT_BLOCKS) NAME(const __grid_constant__ PARAMS p) \
+	{ \
+		verify_light<BYTES>((const kvc__verify_params &)p); \
+	}
 #define KERNELS(SUFFIX, PARAMS) \
-	KVC__KERNEL void __launch_bounds__(256, 3) kvc_verify_light##SUFFIX( \
-	        const __grid_constant__ PARAMS p) \
+	LIGHT(kvc_verify_short##SUFFIX, PARAMS, BYTES_SHORT) \
+	KVC__KERNEL void __launch_bounds__(KVC__ROW_THREADS, KVC__ROW_BLOCKS) \
+	        kvc_verify_plain##SUFFIX(const __grid_constant__ PARAMS p) \
 	{ \
-		verify_light((const kvc__verify_params &)p); \
+		verify_batches<ROWS_PLAIN>((const kvc__verify_params &)p); \
 	} \
-	KVC__KERNEL void __launch_bounds__(KVC__ROW_THREADS, 5) kvc_verify_rows##SUFFIX( \
-	        const __grid_constant__ PARAMS p) \
+	KVC__KERNEL void __launch_bounds__(KVC__ROW_THREADS, KVC__ROW_BLOCKS) \
+	        kvc_verify_rows##SUFFIX(const __grid_constant__ PARAMS p) \
 	{ \
-		verify_batches<false>((const kvc__verify_params &)p); \
+		verify_batches<ROWS_ANY>((const kvc__verify_params &)p); \
 	} \
-	KVC__KERNEL void __launch_bounds__(KVC__TILE_THREADS) kvc_verify_tiles##SUFFIX( \
-	        const __grid_constant__ PARAMS p) \
+	KVC__KERNEL void __launch_bounds__(KVC__TILE_THREADS, KVC__TILE_BLOCKS) \
+	        kvc_verify_tiles##SUFFIX(const __grid_constant__ PARAMS p) \
 	{ \
-		verify_batches<true>((const kvc__verify_params &)p); \
+		verify_batches<ROWS_TILES>((const kvc__verify_params &)p); \
 	}
 
+LIGHT(kvc_verify_light, kvc__verify_params_small, BYTES_NONE)
+LIGHT(kvc_verify_piece, kvc__verify_params_small, BYTES_PIECE)
 KERNELS(, kvc__verify_params_small)
 KERNELS(_large, kvc__verify_params)
 

@@ -7,6 +7,9 @@
 #include "cuda/canary_params.h"
 #include "cuda/ring_params.h"
 
+/* Blocks of a light kernel that are resident at once on a multiprocessor. */
+#define KVC__LIGHT_BLOCKS 6
+
 struct kvc__verify_params {
 	struct kvc__cuda_records records;
 	struct kvc__cuda_batch batch;

@@ -15,7 +15,8 @@
 // nobody waits, so nothing can deadlock whatever blocks are resident.
 //
 // Up to a few hundred tokens the launches would be the time: one cluster of blocks does all four
-// steps, with barriers of the cluster between them, and hashes while it walks.
+// steps, with barriers of the cluster between them, and hashes while it walks. Without scratch one
+// barrier will do (kvc_write_step): all seeds are read before it, all records are written after it.
 //
 // Over SGLang's interface seeds are as before the call; its reference works in request order.
 #include <stddef.h>
@@ -628,8 +629,12 @@ static __device__ __forceinline__ void count_block(const kvc__write_params &p, c
 	if (threadIdx.x < 2)
 		sums[threadIdx.x] = 0;
 	__syncthreads();
-	kvc__add_to_block(&sums[0], tally.run);
-	kvc__add_to_block(&sums[1], tally.skipped);
+	unsigned run = __reduce_add_sync(KVC__FULL_WARP, (unsigned)tally.run);
+	unsigned skipped = __reduce_add_sync(KVC__FULL_WARP, (unsigned)tally.skipped);
+	if (threadIdx.x % 32 == 0 && (run | skipped)) {
+		atomicAdd(&sums[0], (unsigned long long)run);
+		atomicAdd(&sums[1], (unsigned long long)skipped);
+	}
 	__syncthreads();
 	if (threadIdx.x == 0) {
 		kvc__cuda_tally all = { (int64_t)sums[0], (int64_t)sums[1], 0,
@@ -706,12 +711,132 @@ KVC__KERNEL void __launch_bounds__(256) kvc_write_settle(
 #define SMALL_WARPS (KVC__WRITE_SMALL_THREADS / 32 / 2) // that hash; as many walk chains
 #define SMALL_ALL (KVC__WRITE_SMALL_BLOCKS * SMALL_WARPS)
 
-static __device__ __forceinline__ void cluster_sync()
+[[maybe_unused]] static __device__ __forceinline__ void cluster_sync()
 {
 #if __CUDA_ARCH__ >= 900
 	__syncwarp();
 	asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
 	                : "memory");
+#endif
+}
+
+[[maybe_unused]] static __device__ __forceinline__ const kvc__strip *strips_of(const kvc__write_params &p)
+{
+	return (const kvc__strip *)((const char *)&p + offsetof(kvc__write_params, sources) +
+	                            offsetof(kvc__strips_call, strips));
+}
+
+// The whole record of entry e but its fingerprint; of two entries of a request on one slot the later
+// comes later.
+static __device__ __forceinline__ void put_record(const kvc__write_params &p, int64_t r, int64_t slot,
+        int64_t token, int64_t position, uint64_t chain)
+{
+	kvc_record *record = kvc__record_of(p.records, slot);
+	record->token = token;
+	record->position = position;
+	record->prev_hash = chain;
+	if (p.records.owners) {
+		kvc_owner owner = { -1, p.step ? (uint32_t)*p.step : 0, (uint32_t)p.launch_tag };
+		if (p.batch.owner_request)
+			owner.request = kvc__value_of(p.batch, p.batch.owner_request, r, -1);
+		p.records.owners[slot] = owner;
+	}
+}
+
+// A thread a request: its start before the barrier, its records after it.
+struct Step {
+	int64_t r, e, past, slot, token, position;
+	Start at;
+
+	__device__ __forceinline__ void look(const kvc__write_params &p)
+	{
+		e = past = 0;
+		if (r >= p.request_capacity)
+			return;
+		// Asked for before it is known whether the request counts.
+		e = first_entry(p, r), past = past_entry(p, r);
+		int64_t n = request_count(p);
+		if (r < n)
+			check_offsets(p, r);
+		if (r >= n || e >= past) {
+			e = past = 0;
+			return;
+		}
+		slot = p.slots[e], token = p.tokens[e], position = p.positions[e];
+		at = start_of(p, r);
+	}
+
+	__device__ __forceinline__ void put(const kvc__write_params &p, Tally &tally)
+	{
+		if (e < past && at.refused)
+			report_seed(p, r);
+		for (; e < past; e++) {
+			if (is_stored(p, slot)) {
+				check_input(p, r, e, at.chain);
+				if (at.check_steps) {
+					if (at.has_position)
+						check_step(p, r, e, at.chain, at.position);
+					at.position = position;
+					at.has_position = 1;
+				}
+				put_record(p, r, slot, token, position, at.chain);
+				at.chain = kvc__chain_next(at.chain, token, position);
+				tally.run++;
+			} else {
+				check_slot(p, r, e, slot);
+				tally.skipped++;
+			}
+			if (e + 1 < past)
+				slot = p.slots[e + 1], token = p.tokens[e + 1], position = p.positions[e + 1];
+		}
+	}
+};
+
+KVC__KERNEL void __launch_bounds__(KVC__WRITE_SMALL_THREADS) kvc_write_step(
+        const __grid_constant__ kvc__write_params_small small)
+{
+#if __CUDA_ARCH__ >= 900 // the host launches it on no other chip
+	__shared__ __align__(16) char stages[SMALL_WARPS][KVC__ALONE_BYTES];
+	const kvc__write_params &p = (const kvc__write_params &)small;
+	int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	bool hashes = warp < SMALL_WARPS;
+	uint64_t fingerprint = 0; // lane k: of this warp's entry number k
+	int64_t begin = 0, end = 0;
+	Tally tally = { 0, 0 };
+	Step step;
+
+	kvc__wait_for_previous();
+	kvc__release_next();
+	if (hashes) {
+		int64_t first = p.request_capacity > 0 ? first_entry(p, 0) : 0;
+		int64_t n = request_count(p);
+		begin = first + blockIdx.x * SMALL_WARPS + warp;
+		end = n > 0 ? past_entry(p, n - 1) : 0;
+		int k = 0;
+		for (int64_t e = begin; e < end && p.is_computed && p.sources.head.hashed; e += SMALL_ALL) {
+			int64_t slot = p.slots[e];
+			uint64_t found = 0;
+			if (is_stored(p, slot))
+				found = kvc__hash_alone(p.sources.head, strips_of(p), slot, stages[warp]);
+			fingerprint = lane == k++ ? found : fingerprint;
+		}
+	} else {
+		// Requests are dealt out to warps before lanes, so that few of them share one.
+		step.r = (int64_t)lane * SMALL_ALL + blockIdx.x * SMALL_WARPS + warp - SMALL_WARPS;
+		step.look(p);
+	}
+	cluster_sync();
+	if (hashes) {
+		int64_t e = begin + (int64_t)lane * SMALL_ALL;
+		if (e < end && is_stored(p, p.slots[e]))
+			kvc__record_of(p.records, p.slots[e])->fingerprint = fingerprint;
+	} else {
+		step.put(p, tally);
+	}
+	__syncwarp();
+	if (blockIdx.x == 0 && threadIdx.x == 0)
+		check_count(p);
+	count_block(p, tally);
 #endif
 }
 
@@ -723,9 +848,7 @@ KVC__KERNEL void __launch_bounds__(KVC__WRITE_SMALL_THREADS) kvc_write_small(
 	__shared__ uint64_t fingerprints[SMALL_WARPS][KVC__WRITE_SMALL_TOKENS / SMALL_ALL];
 	const kvc__write_params &p = (const kvc__write_params &)small;
 	const kvc__strips_head &head = p.sources.head;
-	const kvc__strip *strips =
-	        (const kvc__strip *)((const char *)&p + offsetof(kvc__write_params, sources) +
-	                             offsetof(kvc__strips_call, strips));
+	const kvc__strip *strips = strips_of(p);
 	int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	Tally tally = { 0, 0 };
 
