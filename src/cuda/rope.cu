@@ -93,10 +93,30 @@ static __device__ __forceinline__ uint32_t narrow2(float a, float b)
 	return pair;
 }
 
-static __device__ __forceinline__ uint32_t quantise1(int pool_element, float value, float scale)
+// Two values as two bytes of a pool of 8-bit floats.
+static __device__ __forceinline__ uint32_t quantise2(
+        int pool_element, float a, float b, float scale)
 {
-	return pool_element == KVC__ELEMENT_E4M3 ? kvc__e4m3_scaled(value, scale)
-	                                         : kvc__e5m2_scaled(value, scale);
+	if (scale != 1.0f)
+		a = kvc__divide_keep_sign(a, scale), b = kvc__divide_keep_sign(b, scale);
+#if __CUDA_ARCH__ >= 890
+	// The chip's conversions round and saturate as ours, but drop the sign of a NaN, which V keeps.
+	uint16_t pair;
+	if (pool_element == KVC__ELEMENT_E4M3)
+		asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
+	else
+		asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
+	uint32_t out = pair;
+	if (a != a)
+		out |= kvc__bits_of(a) >> 24 & 0x80u;
+	if (b != b)
+		out |= kvc__bits_of(b) >> 16 & 0x8000u;
+	return out;
+#else
+	return pool_element == KVC__ELEMENT_E4M3
+	               ? kvc__e4m3_from_f32(a) | (uint32_t)kvc__e4m3_from_f32(b) << 8
+	               : kvc__e5m2_from_f32(a) | (uint32_t)kvc__e5m2_from_f32(b) << 8;
+#endif
 }
 
 // 8 elements as words of 32 bits.
@@ -130,16 +150,16 @@ static __device__ __forceinline__ void store_pool(
 		store<STREAM>(at, r);
 		return;
 	} else {
-		uint32_t out[2] = { 0, 0 };
+		uint32_t out[4];
 #pragma unroll
-		for (int i = 0; i < 8; i++) {
-			uint16_t raw = (uint16_t)(r.w[i / 2] >> 16 * (i % 2));
-			// Not the chip's conversion: it drops the sign of a NaN, which V keeps.
-			float value = ELEMENT == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16(raw)
-			                                           : kvc__f32_from_f16(raw);
-			out[i / 4] |= quantise1(pool_element, value, scale) << 8 * (i % 4);
+		for (int i = 0; i < 4; i++) {
+			uint16_t low = (uint16_t)r.w[i], high = (uint16_t)(r.w[i] >> 16);
+			// Not the chip's conversion from f16: it need not keep the sign of a NaN.
+			float a = ELEMENT == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16(low) : kvc__f32_from_f16(low);
+			float b = ELEMENT == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16(high) : kvc__f32_from_f16(high);
+			out[i] = quantise2(pool_element, a, b, scale);
 		}
-		*(uint2 *)at = make_uint2(out[0], out[1]);
+		*(uint2 *)at = make_uint2(out[0] | out[1] << 16, out[2] | out[3] << 16);
 	}
 }
 
