@@ -125,9 +125,9 @@ bench-sglang: ## Time kvcanary.sglang beside SGLang's torch reference on the CPU
 	cmake --build build -j $(JOBS) --target kvcanary_shared
 	$(WITH_SGLANG) build/sglang-venv/bin/python bench/python_sglang.py $(BENCH_ARGS)
 
-docs: ## Rewrite docs/errors from the catalogue
-	tools/setup.sh build
+docs: build ## Rewrite docs/errors, the man page and the completions
 	python3 src/catalog/generate.py --source . --pages docs/errors
+	python3 tools/make_manual.py
 
 install: build ## Install to PREFIX (/usr/local); DESTDIR is honoured
 	cmake -S . -B build -DCMAKE_INSTALL_PREFIX=$(PREFIX) >/dev/null

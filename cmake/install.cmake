@@ -9,6 +9,11 @@ install(FILES include/kvcanary.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/kvcanary)
 if(KVC_BUILD_CLI)
   install(TARGETS kvcanary DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(FILES docs/kvcanary.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES tools/completion/kvcanary.bash RENAME kvcanary
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES tools/completion/_kvcanary
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 endif()
 
 # The .pc file finds its prefix from where it lies (pcfiledir), whatever the depth of libdir.

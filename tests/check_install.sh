@@ -31,6 +31,10 @@ export PKG_CONFIG_PATH=${pc_file%/*}
 	"$("$work/moved/bin/kvcanary" --version | sed 's/^kvcanary //')" ] ||
 	fail "kvcanary.pc and the command differ in their version"
 
+for file in man/man1/kvcanary.1 bash-completion/completions/kvcanary zsh/site-functions/_kvcanary; do
+	[ -s "$work/moved/share/$file" ] || fail "share/$file is not there"
+done
+
 # pkg-config answers several words: they are split on purpose.
 read -ra shared_flags <<<"$(pkg-config --cflags --libs kvcanary)"
 read -ra static_flags <<<"$(pkg-config --static --cflags --libs kvcanary)"

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What the README says is so: its program is examples/hello.c and prints what it says, its links
+"""What the README says is so: its program is examples/hello.c and prints what it says, so do
+its commands, its links
 and 'make' targets exist, and its table of environment variables is complete.
 
-usage: check_readme.py PROGRAM   (examples/hello.c, compiled)
+usage: check_readme.py PROGRAM [COMMAND]   (examples/hello.c, compiled; kvcanary)
 """
 import re
+import shlex
 import subprocess
 import sys
 
@@ -28,6 +30,20 @@ def check_program(blocks, program):
     if index + 1 >= len(blocks) or blocks[index + 1][1] != printed:
         faults.append(f"README.md: the block after the program is not what it prints:\n{printed}")
     return faults
+
+
+def check_commands(blocks, command):
+    """A block that begins with '$ kvcanary ...' shows what that prints, run at the root."""
+    shown = [block[1] for block in blocks if block[1].startswith("$ kvcanary ")]
+    if not shown:
+        yield "README.md shows no command at work"
+    for text in shown if command else []:
+        line, want = text.split("\n", 1)
+        words = shlex.split(line)[2:]
+        got = subprocess.run([command, *words], capture_output=True, text=True,
+                             cwd=c_source.ROOT, stdin=subprocess.DEVNULL).stdout
+        if got != want:
+            yield f"README.md: '{line[2:]}' prints\n{got}"
 
 
 def check_links(path):
@@ -68,6 +84,7 @@ def main():
     files = c_source.tree_files()
     text = c_source.read("README.md")
     faults = check_program(code_blocks(text), sys.argv[1])
+    faults += check_commands(code_blocks(text), sys.argv[2] if len(sys.argv) > 2 else None)
     for path in files:
         if path.suffix == ".md" and path.parts[0] != "data":
             faults += check_links(path)

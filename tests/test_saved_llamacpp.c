@@ -63,7 +63,8 @@ static void a_file_cut_anywhere_is_refused(void **state)
 		size_t count, taken = 0;
 		unsigned char *bytes = read_kind(kind, &count);
 		assert_null(refusal(bytes, count));
-		for (size_t cut = 0; cut < count; cut += kind < 2 || (kind < 6 && cut < 300) ? 1 : 61) {
+		for (size_t cut = 0; cut < count;
+		        cut += kind < 2 || (kind < 6 && cut < 300) ? 1 : 61) {
 			const struct saved_error *error = refusal(bytes, cut);
 			if (error)
 				assert_complete(error, cut);

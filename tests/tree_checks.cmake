@@ -12,12 +12,19 @@ endfunction()
 kvc_tree_check(tree_lint ${Python3_EXECUTABLE} tests/lint.py)
 kvc_tree_check(tree_python_abi ${Python3_EXECUTABLE} python/generate_abi.py --check)
 kvc_tree_check(tree_api_errors ${Python3_EXECUTABLE} tests/check_api_errors.py)
-kvc_tree_check(tree_readme ${Python3_EXECUTABLE} tests/check_readme.py $<TARGET_FILE:example_hello>)
+if(KVC_BUILD_CLI)
+  set(kvc_command_file $<TARGET_FILE:kvcanary>)
+endif()
+kvc_tree_check(tree_readme ${Python3_EXECUTABLE} tests/check_readme.py $<TARGET_FILE:example_hello>
+  ${kvc_command_file})
 kvc_tree_check(tree_header bash tests/check_header.sh . ${CMAKE_BINARY_DIR}/generated
   ${kvc_static_file})
 kvc_tree_check(tree_setup bash tests/check_setup.sh .)
 kvc_tree_check(tree_symbols ${Python3_EXECUTABLE} tests/check_symbols.py include/kvcanary.h
   ${kvc_shared_file} ${kvc_static_file})
 if(KVC_BUILD_CLI)
+  # The man page and the completions say what --help says.
+  kvc_tree_check(tree_manual ${Python3_EXECUTABLE} tools/make_manual.py --check
+    --command $<TARGET_FILE:kvcanary>)
   kvc_tree_check(tree_install bash tests/check_install.sh . ${CMAKE_BINARY_DIR})
 endif()

@@ -41,7 +41,7 @@ uint64_t info_part_bytes(const struct saved_part *part)
 	return bytes;
 }
 
-static bool heads_are_known(const struct saved_cache *cache)
+static bool some_heads_known(const struct saved_cache *cache)
 {
 	for (int64_t p = 0; p < cache->part_count; p++)
 		for (int64_t i = 0; i < cache->parts[p].layer_count; i++)
@@ -66,7 +66,7 @@ size_t info_missing(
 	}
 	if (!tokens)
 		out[count++] = (struct missing){ "token ids", "--tokens" };
-	if (cache->part_count > 0 && options->heads == 0 && !heads_are_known(cache))
+	if (cache->part_count > 0 && options->heads == 0 && !some_heads_known(cache))
 		out[count++] = (struct missing){ "heads", "--heads" };
 	if (!positions)
 		out[count++] = (struct missing){ "positions", "" };

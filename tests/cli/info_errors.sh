@@ -5,7 +5,7 @@ try                                        # snapshot-no-file
 try missing.bin                            # cli-input-unreadable
 try .                                      # snapshot-format-unknown
 try README.md
-try tl-seq-f16.bin --as gguf 2>&1 | cut -d, -f1  # the list of formats grows
+try tl-seq-f16.bin --as gguf 2>&1 | cut -d';' -f1  # the list of formats grows
 try tl-seq-f16.bin --as llamacpp-blob
 try README.md --as llamacpp
 try tl-seq-f16.bin --heads 5               # snapshot-value
