@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""What the README says is so: its program is examples/hello.c and prints what it says, so do
-its commands, its links
-and 'make' targets exist, and its table of environment variables is complete.
+"""What the README says is so: its program is examples/hello.c, that and its commands print what it
+says, its links and 'make' targets exist, its table of environment variables is complete.
 
 usage: check_readme.py PROGRAM [COMMAND]   (examples/hello.c, compiled; kvcanary)
 """

@@ -132,7 +132,7 @@ static void sort_axes(struct box *box)
 /* How many of the inner axes one read takes, and how many bytes of the file that are. */
 static int axes_in_piece(const struct box *box, size_t *span_out)
 {
-	uint64_t span = box->unit_bytes, wanted = box->unit_bytes;
+	uint64_t wanted = box->unit_bytes, span = wanted;
 	int taken = 0;
 
 	for (; taken < AXES; taken++) {

@@ -208,7 +208,7 @@ static void text_sequences(char *out, size_t out_bytes, const struct saved_part 
 /* "2", or with numbers "2 (1, 3)" where they are not just counted from 0. */
 static void text_layers(char *out, size_t out_bytes, const struct saved_part *part)
 {
-	int64_t numbers[512];
+	int64_t numbers[512] = { 0 };
 	int64_t count = part->layer_count;
 	size_t used = (size_t)snprintf(out, out_bytes, "%lld", (long long)count);
 	bool plain = count > 512;

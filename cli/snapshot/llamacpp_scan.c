@@ -13,6 +13,7 @@
 #define ARCH_BYTES_MAX 256
 #define OUTPUTS_MAX ((uint64_t)1 << 22)
 #define OUTPUT_VALUES_MAX ((uint64_t)1 << 40)
+#define IDS_MAX (2u << 22) /* of all cells together */
 #define NO_INDEX UINT32_MAX
 #define BLOCK_HEADER_BYTES 12
 
@@ -351,10 +352,9 @@ static bool take_cells(
 	for (uint32_t i = 0; i < count; i++) {
 		if (!take_cell(scan, i, ext_bytes, ids_out))
 			return false;
-		if (*ids_out > 2 * SAVED_CELLS_MAX)
+		if (*ids_out > IDS_MAX)
 			return fail_field(scan, "count_too_large", "n_seq_id", NO_INDEX, scan->at,
-			        "cells belong to more than %lld sequences together",
-			        (long long)(2 * SAVED_CELLS_MAX));
+			        "cells belong to more than %u sequences together", IDS_MAX);
 	}
 	*count_out = count;
 	return true;
@@ -402,19 +402,19 @@ static bool take_data(struct llama_scan *scan, const struct block_names *names, 
         struct llama_block *block, uint64_t unit, uint64_t count)
 {
 	bool is_v = names == &v_names;
+	unsigned long long bytes = unit * count;
 
 	block->data = scan->at;
 	scan->fault.progress = scan->at;
-	if (unit * count > rest_of(scan)) {
+	if (bytes > rest_of(scan)) {
 		fail_field(scan, "truncated", names->data, layer,
 		        is_v ? saved_file_size(scan->file) : scan->at,
-		        "%llu bytes of layer %u are needed at %llu, %llu are left",
-		        (unsigned long long)(unit * count), layer, (unsigned long long)scan->at,
-		        (unsigned long long)rest_of(scan));
+		        "%llu bytes of layer %u are needed at %llu, %llu are left", bytes, layer,
+		        (unsigned long long)scan->at, (unsigned long long)rest_of(scan));
 		scan->fault.is_sure = rest_of(scan) > 0 && is_like_the_last(scan, block);
 		return false;
 	}
-	scan->at += unit * count;
+	scan->at += bytes;
 	scan->fault.progress = scan->at;
 	return add_block(scan, block);
 }

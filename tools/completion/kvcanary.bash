@@ -5,7 +5,7 @@ _kvcanary() {
 	local options="" files=0
 	COMPREPLY=()
 	if [ "$COMP_CWORD" -eq 1 ] || [ "${COMP_WORDS[1]}" = help ]; then
-		mapfile -t COMPREPLY < <(compgen -W "info check stamp replay explain cpu cuda help --help --version" -- "$word")
+		mapfile -t COMPREPLY < <(compgen -W "info check stamp diff replay explain cpu cuda help --help --version" -- "$word")
 		return
 	fi
 	case "${COMP_WORDS[1]}" in
@@ -48,6 +48,18 @@ _kvcanary() {
 		--jobs) return ;;
 		esac
 		options="--output --from-file --jsonl --as --heads --layout --manifest --tokens --jobs --json --help"
+		files=1 ;;
+	diff)
+		case "$before" in
+		--html) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
+		--as) return ;;
+		--heads) return ;;
+		--layout) return ;;
+		--manifest) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
+		--tokens) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
+		--jobs) return ;;
+		esac
+		options="--html --as --heads --layout --manifest --tokens --jobs --json --help"
 		files=1 ;;
 	replay)
 		case "$before" in
