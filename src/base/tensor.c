@@ -27,9 +27,12 @@ struct kvc__extent kvc__tensor_extent(const kvc_tensor *tensor)
 	int64_t lowest = 0, highest = 0; /* element offsets */
 	int64_t width = kvc__dtype_bytes(tensor->dtype);
 
-	if (kvc__tensor_count(tensor) == 0)
+	int64_t count = kvc__tensor_count(tensor);
+	if (count == 0)
 		return extent;
-	for (int32_t d = 0; d < tensor->ndim; d++) {
+	if (!tensor->strides)
+		highest = count - 1;
+	for (int32_t d = 0; tensor->strides && d < tensor->ndim; d++) {
 		int64_t reach = (tensor->shape[d] - 1) * kvc__tensor_stride(tensor, d);
 		*(reach < 0 ? &lowest : &highest) += reach;
 	}
@@ -92,8 +95,8 @@ static int span_fits(const kvc_tensor *tensor)
 {
 	int64_t span = width_of(tensor), reach;
 
-	if (kvc__tensor_count(tensor) == 0)
-		return 1;
+	if (!tensor->strides || kvc__tensor_count(tensor) == 0)
+		return 1; /* a contiguous array spans what it counts: count_fits() has looked */
 	for (int32_t d = 0; d < tensor->ndim; d++) {
 		int64_t stride = kvc__tensor_stride(tensor, d);
 		if (stride == INT64_MIN ||
@@ -117,6 +120,11 @@ kvc_status kvc__check_shape(const kvc_tensor *tensor, const char *name)
 kvc_status kvc__check_bounds(const kvc_tensor *tensor, const char *name)
 {
 	KVC__TRY(kvc__check_shape(tensor, name));
+	return kvc__check_data(tensor, name);
+}
+
+kvc_status kvc__check_data(const kvc_tensor *tensor, const char *name)
+{
 	if (!tensor->data && kvc__tensor_count(tensor) > 0)
 		return kvc__fail_tensor_data_null(-1, name, tensor);
 	return KVC_OK;

@@ -99,7 +99,10 @@ kvc_status kvc__check_present(const kvc_tensor *tensor, const char *name);
  */
 kvc_status kvc__check_shape(const kvc_tensor *tensor, const char *name);
 
-/* kvc__check_shape(), and tensor-data-null if there are elements and no data. */
+/* tensor-data-null if there are elements and no data, in a tensor that kvc__check_shape() passed. */
+kvc_status kvc__check_data(const kvc_tensor *tensor, const char *name);
+
+/* kvc__check_shape(), then kvc__check_data(). */
 kvc_status kvc__check_bounds(const kvc_tensor *tensor, const char *name);
 
 /*

@@ -10,8 +10,8 @@
 
 const struct kvc__cpu_variant kvc__cpu_variants[] = {
 #if defined(__x86_64__)
-	{ "avx512", KVC__CPU_AVX512 | KVC__CPU_AVX2, KVC__CPU_512_BIT_PAYS, kvc__rope_rows_avx2,
-	        kvc__sincos_avx2, kvc__xxh3_ahead_avx512, kvc__splitmix_fold_avx512,
+	{ "avx512", KVC__CPU_AVX512 | KVC__CPU_AVX2, KVC__CPU_512_BIT_PAYS, kvc__rope_rows_avx512,
+	        kvc__sincos_avx512, kvc__xxh3_ahead_avx512, kvc__splitmix_fold_avx512,
 	        kvc__nonfinite_avx512, kvc__token_excess_avx512, kvc__narrow_avx512 },
 	{ "avx2", KVC__CPU_AVX2, 0, kvc__rope_rows_avx2, kvc__sincos_avx2, kvc__xxh3_ahead_avx2,
 	        kvc__splitmix_fold_avx2, kvc__nonfinite_avx2, kvc__token_excess_avx2,

@@ -97,11 +97,26 @@ void kvc__sincos_neon(const double *angles, double *cos_out, double *sin_out, in
 #endif
 
 /*
- * Add the shares of the rows just stored at 'slot' to its record: stamp.c. k and v: the pool's bytes,
- * from the pool or from wherever else they still are in cache; heads 'k_stride' and 'v_stride' bytes
- * apart. v is not read if the job has none.
+ * The share of the rows just stored (stamp.c). k and v: the pool's bytes, from the pool or from
+ * wherever else they still are in cache; heads 'k_stride' and 'v_stride' bytes apart. v is not read if
+ * the job has none.
  */
-void kvc__stamp_rows(const struct kvc__rope_job *job, int64_t slot, const char *k, int64_t k_stride,
+uint64_t kvc__stamp_share(const struct kvc__rope_job *job, const char *k, int64_t k_stride,
         const char *v, int64_t v_stride, kvc__xxh3_fn xxh3);
+
+/* Shares that are yet to be added to the records of their slots. */
+#define KVC__SHARES_MAX 64
+struct kvc__shares {
+	int count;
+	int64_t slots[KVC__SHARES_MAX];
+	uint64_t sums[KVC__SHARES_MAX];
+};
+
+/* Keep one more share, whose record is asked for; add all if there is no room. */
+void kvc__stamp_later(
+        const kvc_stamp *stamp, struct kvc__shares *shares, int64_t slot, uint64_t share);
+
+/* Add all that are kept. stamp may be NULL if there are none. */
+void kvc__stamp_flush(const kvc_stamp *stamp, struct kvc__shares *shares);
 
 #endif /* KVC__CPU_ROPE_H */

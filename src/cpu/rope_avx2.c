@@ -162,13 +162,17 @@ AVX2_INLINE __m256i load_avx2(const char *at)
 	return _mm256_loadu_si256((const __m256i *)(const void *)at);
 }
 
-AVX2_INLINE void store_avx2(char *at, __m256i value)
+/* stream: past the caches; 'at' is aligned then. */
+AVX2_INLINE void store_avx2(int stream, char *at, __m256i value)
 {
-	_mm256_storeu_si256((__m256i *)(void *)at, value);
+	if (stream)
+		_mm256_stream_si256((__m256i *)(void *)at, value);
+	else
+		_mm256_storeu_si256((__m256i *)(void *)at, value);
 }
 
 /* 16 pairs. c and s: those of even places, then those of odd places. */
-AVX2_INLINE void bf16_neox_avx2(const char *first, const char *second, char *out_first,
+AVX2_INLINE void bf16_neox_avx2(int stream, const char *first, const char *second, char *out_first,
         char *out_second, const float *c, const float *s)
 {
 	__m256i raw1 = load_avx2(first);
@@ -179,18 +183,19 @@ AVX2_INLINE void bf16_neox_avx2(const char *first, const char *second, char *out
 	__m256 odd2 = bf16_odd_avx2(raw2);
 	turn_avx2(&even1, &even2, c, s);
 	turn_avx2(&odd1, &odd2, c + 8, s + 8);
-	store_avx2(out_first, bf16_join_avx2(even1, odd1));
-	store_avx2(out_second, bf16_join_avx2(even2, odd2));
+	store_avx2(stream, out_first, bf16_join_avx2(even1, odd1));
+	store_avx2(stream, out_second, bf16_join_avx2(even2, odd2));
 }
 
 /* 8 pairs: a pair is an even and an odd place. */
-AVX2_INLINE void bf16_interleaved_avx2(const char *in, char *out, const float *c, const float *s)
+AVX2_INLINE void bf16_interleaved_avx2(
+        int stream, const char *in, char *out, const float *c, const float *s)
 {
 	__m256i raw = load_avx2(in);
 	__m256 x1 = bf16_even_avx2(raw);
 	__m256 x2 = bf16_odd_avx2(raw);
 	turn_avx2(&x1, &x2, c, s);
-	store_avx2(out, bf16_join_avx2(x1, x2));
+	store_avx2(stream, out, bf16_join_avx2(x1, x2));
 }
 
 /* ---- float16 and float32: 8 elements in their order ---- */
@@ -202,37 +207,41 @@ AVX2_INLINE __m256 widen8_avx2(enum kvc__element element, const char *at)
 	return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)at));
 }
 
-AVX2_INLINE void narrow8_avx2(enum kvc__element element, __m256 value, char *at)
+AVX2_INLINE void narrow8_avx2(enum kvc__element element, int stream, __m256 value, char *at)
 {
-	if (element == KVC__ELEMENT_F32)
-		_mm256_storeu_ps((float *)(void *)at, value);
+	if (element == KVC__ELEMENT_F32) {
+		store_avx2(stream, at, _mm256_castps_si256(value));
+		return;
+	}
+	__m128i half = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
+	if (stream)
+		_mm_stream_si128((__m128i *)(void *)at, half);
 	else
-		_mm_storeu_si128(
-		        (__m128i *)(void *)at, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+		_mm_storeu_si128((__m128i *)(void *)at, half);
 }
 
-AVX2_INLINE void block_avx2(enum kvc__element element, int style, const char *first,
+AVX2_INLINE void block_avx2(enum kvc__element element, int style, int stream, const char *first,
         const char *second, char *out_first, char *out_second, const float *c, const float *s)
 {
 	const int64_t eight = 8 * kvc__element_bytes(element);
 	if (element == KVC__ELEMENT_BF16 && style == KVC_ROPE_NEOX) {
-		bf16_neox_avx2(first, second, out_first, out_second, c, s);
+		bf16_neox_avx2(stream, first, second, out_first, out_second, c, s);
 	} else if (element == KVC__ELEMENT_BF16) {
-		bf16_interleaved_avx2(first, out_first, c, s);
-		bf16_interleaved_avx2(first + 32, out_first + 32, c + 8, s + 8);
+		bf16_interleaved_avx2(stream, first, out_first, c, s);
+		bf16_interleaved_avx2(stream, first + 32, out_first + 32, c + 8, s + 8);
 	} else if (style == KVC_ROPE_NEOX) {
 		for (int i = 0; i < 2; i++) {
 			__m256 x1 = widen8_avx2(element, first + i * eight);
 			__m256 x2 = widen8_avx2(element, second + i * eight);
 			turn_avx2(&x1, &x2, c + 8 * i, s + 8 * i);
-			narrow8_avx2(element, x1, out_first + i * eight);
-			narrow8_avx2(element, x2, out_second + i * eight);
+			narrow8_avx2(element, stream, x1, out_first + i * eight);
+			narrow8_avx2(element, stream, x2, out_second + i * eight);
 		}
 	} else {
 		for (int i = 0; i < 4; i++) {
 			__m256 x = widen8_avx2(element, first + i * eight);
 			x = turn_interleaved_avx2(x, c + 8 * i, s + 8 * i);
-			narrow8_avx2(element, x, out_first + i * eight);
+			narrow8_avx2(element, stream, x, out_first + i * eight);
 		}
 	}
 }

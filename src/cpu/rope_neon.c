@@ -209,9 +209,10 @@ NEON_INLINE void block32_neon(int style, const char *first, const char *second, 
 	}
 }
 
-NEON_INLINE void block_neon(enum kvc__element element, int style, const char *first,
+NEON_INLINE void block_neon(enum kvc__element element, int style, int stream, const char *first,
         const char *second, char *out_first, char *out_second, const float *c, const float *s)
 {
+	(void)stream; /* C has no stores past the caches here */
 	if (element == KVC__ELEMENT_F32)
 		block32_neon(style, first, second, out_first, out_second, c, s);
 	else
@@ -225,7 +226,7 @@ NEON_INLINE void block_neon(enum kvc__element element, int style, const char *fi
 #define ROPE_ARRANGE(element, style, c, s, pairs) (void)(pairs)
 #define ROPE_SPREAD(element, style) 1
 #define ROPE_BLOCK block_neon
-#define ROPE_STREAM memcpy /* C has no stores past the caches here */
+#define ROPE_STREAM memcpy
 #define ROPE_FENCE() (void)0
 #include "cpu/rope_template.h"
 

@@ -266,7 +266,7 @@ static void store_v_row(const struct kvc__rope_job *job, const char *in, char *p
 		        (size_t)head_bytes);
 }
 
-static void rope_token(const struct kvc__rope_job *job, int64_t token)
+static void rope_token(const struct kvc__rope_job *job, struct kvc__shares *shares, int64_t token)
 {
 	int64_t slot = kvc__index_read(&job->slots, token);
 	int64_t position = kvc__index_read(&job->positions, token);
@@ -304,12 +304,18 @@ static void rope_token(const struct kvc__rope_job *job, int64_t token)
 		store_v_row(job, row_at(&job->v, token), row_at(&job->v_pool, slot));
 	/* Now, while the rows are in the nearest cache, hashing them costs no memory traffic. */
 	if (job->stamp)
-		kvc__stamp_rows(job, slot, k_pool, job->k_pool.head_stride,
-		        row_at(&job->v_pool, slot), job->v_pool.head_stride, kvc__xxh3_portable);
+		kvc__stamp_later(job->stamp, shares, slot,
+		        kvc__stamp_share(job, k_pool, job->k_pool.head_stride,
+		                row_at(&job->v_pool, slot), job->v_pool.head_stride,
+		                kvc__xxh3_portable));
 }
 
-void kvc__rope_rows_portable(void *job, int64_t begin, int64_t end)
+void kvc__rope_rows_portable(void *task, int64_t begin, int64_t end)
 {
+	const struct kvc__rope_job *job = task;
+	struct kvc__shares shares;
+	shares.count = 0;
 	for (int64_t token = begin; token < end; token++)
-		rope_token(job, token);
+		rope_token(job, &shares, token);
+	kvc__stamp_flush(job->stamp, &shares);
 }

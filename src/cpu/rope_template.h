@@ -11,16 +11,20 @@
  *   ROPE_ARRANGE   (element, style, float *c, float *s, int64_t pairs): reorder them as ROPE_BLOCK
  *                  wants them; 'pairs' is a multiple of ROPE_PAIRS
  *   ROPE_SPREAD    (element, style): floats of c (and of s) for each pair after that, 1 or 2
- *   ROPE_BLOCK     (element, style, first, second, out_first, out_second, c, s): rotate ROPE_PAIRS
- *                  pairs. NeoX: first elements at 'first', second ones at 'second'. Interleaved: all
- *                  in one run from 'first' on. In and out may be the same
+ *   ROPE_BLOCK     (element, style, stream, first, second, out_first, out_second, c, s): rotate
+ *                  ROPE_PAIRS pairs. NeoX: first elements at 'first', second ones at 'second'.
+ *                  Interleaved: all in one run from 'first' on. In and out may be the same. stream:
+ *                  store past the caches; each vector's place is then aligned to its size
  *   ROPE_STREAM    (char *to, const char *from, size_t bytes): copy past the caches
  *   ROPE_FENCE     (): make streamed stores visible to other threads
  *
  * Plan for each token: angles once, for all heads. Q is rotated from q to q_out. K is rotated into
  * k_out, or into a staging row in the nearest cache, and from there copied to the pool; V is copied.
- * So a rotated element is computed once and written by plain stores once, and the copy to the pool
- * may go past the caches.
+ * So a rotated element is computed once, and the copy to the pool may go past the caches.
+ *
+ * A large call is bound by memory: its inputs are asked for ROPE_AHEAD bytes early, and whole lines
+ * of Q go out past the caches as they are computed, so that arithmetic and traffic overlap. Shares of
+ * stamps are added in batches: an atomic addition waits until every streamed store before it is out.
  *
  * Must agree to the byte with rope_portable.c, which is the specification.
  */
@@ -36,6 +40,9 @@
  * to the portable kernel. */
 #define ROPE_STAGE 8192
 
+/* Of q, k and v, in a large call. Rows lie one behind the other, so this runs into the next token. */
+#define ROPE_AHEAD 2048
+
 /* Widen and quantise this many elements at a time. */
 #define ROPE_CHUNK 64
 
@@ -46,6 +53,7 @@ struct rope_run {
 	int stamp_from_pool;
 	int64_t q_group; /* heads whose elements fit the staging row */
 	int64_t kv_group;
+	struct kvc__shares shares; /* of stamps, not yet added */
 	float c[KVC_ROTARY_DIM_MAX + ROPE_PAIRS];
 	float s[KVC_ROTARY_DIM_MAX + ROPE_PAIRS];
 	char stage[ROPE_STAGE]; /* of q_out or k_out */
@@ -99,20 +107,35 @@ ROPE_INLINE void rope_tail(enum kvc__element element, int style, const char *fir
 	memset(block, 0, sizeof block);
 	if (style == KVC_ROPE_INTERLEAVED) {
 		memcpy(block, first, 2 * bytes);
-		ROPE_BLOCK(element, style, block[0], NULL, block[0], NULL, c, s);
+		ROPE_BLOCK(element, style, 0, block[0], NULL, block[0], NULL, c, s);
 		memcpy(out_first, block, 2 * bytes);
 		return;
 	}
 	memcpy(block[0], first, bytes);
 	memcpy(block[1], second, bytes);
-	ROPE_BLOCK(element, style, block[0], block[1], block[0], block[1], c, s);
+	ROPE_BLOCK(element, style, 0, block[0], block[1], block[0], block[1], c, s);
 	memcpy(out_first, block[0], bytes);
 	memcpy(out_second, block[1], bytes);
 }
 
-/* 'element' and 'style' are constants at each call, so each call becomes a loop of its own. */
-ROPE_INLINE void rope_rotate(enum kvc__element element, int style, struct rope_heads in,
-        struct rope_heads out, int64_t count, int64_t half, const float *c, const float *s)
+/* How a row is rotated: 'ahead' asks for what is ROPE_AHEAD bytes further on, 'stream' stores past the
+ * caches. */
+struct rope_way {
+	int style;
+	int ahead;
+	int stream;
+};
+
+ROPE_INLINE void rope_ask_ahead(const char *from, int64_t bytes)
+{
+	for (int64_t i = 0; i < bytes; i += 64)
+		__builtin_prefetch(from + ROPE_AHEAD + i);
+}
+
+/* 'element', 'style' and 'stream' are constants at each call, so each becomes a loop of its own. */
+ROPE_INLINE void rope_rotate(enum kvc__element element, int style, int stream, int ahead,
+        struct rope_heads in, struct rope_heads out, int64_t count, int64_t half, const float *c,
+        const float *s)
 {
 	const int64_t width = kvc__element_bytes(element);
 	const int64_t spread = ROPE_SPREAD(element, style);
@@ -122,8 +145,10 @@ ROPE_INLINE void rope_rotate(enum kvc__element element, int style, struct rope_h
 	for (int64_t h = 0; h < count; h++) {
 		const char *x = in.data + h * in.stride;
 		char *r = out.data + h * out.stride;
+		if (ahead)
+			rope_ask_ahead(x, 2 * second);
 		for (int64_t i = 0; i < whole; i += ROPE_PAIRS)
-			ROPE_BLOCK(element, style, x + i * step, x + i * step + second,
+			ROPE_BLOCK(element, style, stream, x + i * step, x + i * step + second,
 			        r + i * step, r + i * step + second, c + i * spread,
 			        s + i * spread);
 		if (whole < half)
@@ -133,36 +158,43 @@ ROPE_INLINE void rope_rotate(enum kvc__element element, int style, struct rope_h
 	}
 }
 
-ROPE_TARGET static void rope_rotate_f32(int style, struct rope_heads in, struct rope_heads out,
-        int64_t count, int64_t half, const float *c, const float *s)
+ROPE_INLINE void rope_rotate_type(enum kvc__element element, struct rope_way way,
+        struct rope_heads in, struct rope_heads out, int64_t count, int64_t half, const float *c,
+        const float *s)
 {
-	if (style == KVC_ROPE_INTERLEAVED)
-		rope_rotate(KVC__ELEMENT_F32, KVC_ROPE_INTERLEAVED, in, out, count, half, c, s);
+	if (way.style == KVC_ROPE_INTERLEAVED && way.stream)
+		rope_rotate(
+		        element, KVC_ROPE_INTERLEAVED, 1, way.ahead, in, out, count, half, c, s);
+	else if (way.style == KVC_ROPE_INTERLEAVED)
+		rope_rotate(
+		        element, KVC_ROPE_INTERLEAVED, 0, way.ahead, in, out, count, half, c, s);
+	else if (way.stream)
+		rope_rotate(element, KVC_ROPE_NEOX, 1, way.ahead, in, out, count, half, c, s);
 	else
-		rope_rotate(KVC__ELEMENT_F32, KVC_ROPE_NEOX, in, out, count, half, c, s);
+		rope_rotate(element, KVC_ROPE_NEOX, 0, way.ahead, in, out, count, half, c, s);
 }
 
-ROPE_TARGET static void rope_rotate_f16(int style, struct rope_heads in, struct rope_heads out,
-        int64_t count, int64_t half, const float *c, const float *s)
+ROPE_TARGET static void rope_rotate_f32(struct rope_way way, struct rope_heads in,
+        struct rope_heads out, int64_t count, int64_t half, const float *c, const float *s)
 {
-	if (style == KVC_ROPE_INTERLEAVED)
-		rope_rotate(KVC__ELEMENT_F16, KVC_ROPE_INTERLEAVED, in, out, count, half, c, s);
-	else
-		rope_rotate(KVC__ELEMENT_F16, KVC_ROPE_NEOX, in, out, count, half, c, s);
+	rope_rotate_type(KVC__ELEMENT_F32, way, in, out, count, half, c, s);
 }
 
-ROPE_TARGET static void rope_rotate_bf16(int style, struct rope_heads in, struct rope_heads out,
-        int64_t count, int64_t half, const float *c, const float *s)
+ROPE_TARGET static void rope_rotate_f16(struct rope_way way, struct rope_heads in,
+        struct rope_heads out, int64_t count, int64_t half, const float *c, const float *s)
 {
-	if (style == KVC_ROPE_INTERLEAVED)
-		rope_rotate(KVC__ELEMENT_BF16, KVC_ROPE_INTERLEAVED, in, out, count, half, c, s);
-	else
-		rope_rotate(KVC__ELEMENT_BF16, KVC_ROPE_NEOX, in, out, count, half, c, s);
+	rope_rotate_type(KVC__ELEMENT_F16, way, in, out, count, half, c, s);
+}
+
+ROPE_TARGET static void rope_rotate_bf16(struct rope_way way, struct rope_heads in,
+        struct rope_heads out, int64_t count, int64_t half, const float *c, const float *s)
+{
+	rope_rotate_type(KVC__ELEMENT_BF16, way, in, out, count, half, c, s);
 }
 
 /* All elements of 'count' heads: the rotated ones, and the others as they are. */
-ROPE_TARGET static void rope_rotate_heads(const struct rope_run *run, struct rope_heads in,
-        struct rope_heads out, int64_t count, int64_t dim, int64_t offset)
+ROPE_TARGET static void rope_rotate_heads(const struct rope_run *run, int stream,
+        struct rope_heads in, struct rope_heads out, int64_t count, int64_t dim, int64_t offset)
 {
 	const kvc_rope *rope = run->job->rope;
 	int64_t begin = offset * run->width;
@@ -177,12 +209,22 @@ ROPE_TARGET static void rope_rotate_heads(const struct rope_run *run, struct rop
 	in.data += begin;
 	out.data += begin;
 	int64_t half = rope->rotary_dim / 2;
+	struct rope_way way = { rope->style, run->stream, stream };
 	if (run->job->element == KVC__ELEMENT_BF16)
-		rope_rotate_bf16(rope->style, in, out, count, half, run->c, run->s);
+		rope_rotate_bf16(way, in, out, count, half, run->c, run->s);
 	else if (run->job->element == KVC__ELEMENT_F16)
-		rope_rotate_f16(rope->style, in, out, count, half, run->c, run->s);
+		rope_rotate_f16(way, in, out, count, half, run->c, run->s);
 	else
-		rope_rotate_f32(rope->style, in, out, count, half, run->c, run->s);
+		rope_rotate_f32(way, in, out, count, half, run->c, run->s);
+}
+
+/* Do whole blocks of rotated pairs fill whole lines of these heads, and nothing else is in them? */
+ROPE_INLINE int rope_fills_lines(const struct rope_run *run, struct rope_heads out, int64_t dim)
+{
+	int64_t rotary_dim = run->job->rope->rotary_dim;
+	int64_t half_bytes = rotary_dim / 2 * run->width;
+	return rotary_dim == dim && half_bytes % 64 == 0 && rotary_dim % (2 * ROPE_PAIRS) == 0 &&
+	       (uintptr_t)out.data % 64 == 0 && out.stride % 64 == 0;
 }
 
 /* ---- 8-bit pools ---- */
@@ -267,8 +309,10 @@ ROPE_TARGET static void rope_q_row(struct rope_run *run, int64_t token)
 		struct rope_heads in = rope_heads_at(&job->q, token, first);
 		struct rope_heads out = rope_heads_at(&job->q_out, token, first);
 		struct rope_heads staged = { run->stage, head_bytes };
-		int through_stage = run->stream && in.data != out.data;
-		rope_rotate_heads(run, in, through_stage ? staged : out, count, job->q_dim,
+		int past = run->stream && in.data != out.data;
+		int direct = past && rope_fills_lines(run, out, job->q_dim);
+		int through_stage = past && !direct;
+		rope_rotate_heads(run, direct, in, through_stage ? staged : out, count, job->q_dim,
 		        job->q_rotary_offset);
 		if (through_stage)
 			rope_copy_heads(1, out, staged, count, head_bytes);
@@ -292,7 +336,7 @@ ROPE_TARGET static struct rope_heads rope_k_row(struct rope_run *run, int64_t to
 		int through_stage = !out.data || (run->stream && in.data != out.data);
 		if (!through_stage)
 			rotated = out;
-		rope_rotate_heads(run, in, rotated, count, job->kv_dim, job->rotary_offset);
+		rope_rotate_heads(run, 0, in, rotated, count, job->kv_dim, job->rotary_offset);
 		if (through_stage && out.data)
 			rope_copy_heads(1, out, rotated, count, head_bytes);
 		if (slot >= 0)
@@ -309,8 +353,11 @@ ROPE_TARGET static struct rope_heads rope_v_row(struct rope_run *run, int64_t to
 	for (int64_t first = 0; first < job->kv_heads; first += run->kv_group) {
 		int64_t rest = job->kv_heads - first;
 		int64_t count = rest < run->kv_group ? rest : run->kv_group;
-		stored = rope_store(run, &job->v_pool, slot, first, count,
-		        rope_heads_at(&job->v, token, first), job->v_scale, run->v8);
+		struct rope_heads in = rope_heads_at(&job->v, token, first);
+		for (int64_t h = 0; run->stream && h < count; h++)
+			rope_ask_ahead(in.data + h * in.stride, job->kv_dim * run->width);
+		stored = rope_store(
+		        run, &job->v_pool, slot, first, count, in, job->v_scale, run->v8);
 	}
 	return stored;
 }
@@ -343,7 +390,8 @@ ROPE_TARGET static void rope_one_token(struct rope_run *run, int64_t token)
 		k = rope_heads_at(&job->k_pool, slot, 0);
 		v = rope_heads_at(&job->v_pool, slot, 0);
 	}
-	kvc__stamp_rows(job, slot, k.data, k.stride, v.data, v.stride, ROPE_XXH3);
+	uint64_t share = kvc__stamp_share(job, k.data, k.stride, v.data, v.stride, ROPE_XXH3);
+	kvc__stamp_later(job->stamp, &run->shares, slot, share);
 }
 
 ROPE_TARGET void ROPE_ROWS(void *task, int64_t begin, int64_t end)
@@ -362,8 +410,10 @@ ROPE_TARGET void ROPE_ROWS(void *task, int64_t begin, int64_t end)
 	/* The stamp of a row in several groups is made from the pool, which must be in cache then. */
 	run.stamp_from_pool = job->kv_heads > run.kv_group;
 	run.stream = job->streams && !(job->stamp && run.stamp_from_pool);
+	run.shares.count = 0;
 	for (int64_t token = begin; token < end; token++)
 		rope_one_token(&run, token);
+	kvc__stamp_flush(job->stamp, &run.shares);
 	if (run.stream)
 		ROPE_FENCE();
 }

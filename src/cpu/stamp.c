@@ -110,15 +110,38 @@ static uint64_t share_of(const struct kvc__rope_job *job, const char *first, int
 	return kvc__fingerprint_share(hash_row(&row, job->stamp, xxh3), id);
 }
 
-void kvc__stamp_rows(const struct kvc__rope_job *job, int64_t slot, const char *k, int64_t k_stride,
+uint64_t kvc__stamp_share(const struct kvc__rope_job *job, const char *k, int64_t k_stride,
         const char *v, int64_t v_stride, kvc__xxh3_fn xxh3)
 {
 	const kvc_stamp *stamp = job->stamp;
 	uint64_t sum = share_of(job, k, k_stride, stamp->k_id, xxh3);
 	if (job->v.data)
 		sum += share_of(job, v, v_stride, stamp->v_id, xxh3);
+	return sum;
+}
+
+static uint64_t *fingerprint_at(const kvc_stamp *stamp, int64_t slot)
+{
+	char *record = (char *)stamp->records + slot * stamp->record_stride_bytes;
+	return &((kvc_record *)(void *)record)->fingerprint;
+}
+
+void kvc__stamp_flush(const kvc_stamp *stamp, struct kvc__shares *shares)
+{
 	/* Atomic, because two layers may be written at the same time by two threads of the engine, and
 	 * two tokens of this call may name one slot. */
-	char *record = (char *)stamp->records + slot * stamp->record_stride_bytes;
-	__atomic_fetch_add(&((kvc_record *)(void *)record)->fingerprint, sum, __ATOMIC_RELAXED);
+	for (int i = 0; i < shares->count; i++)
+		__atomic_fetch_add(
+		        fingerprint_at(stamp, shares->slots[i]), shares->sums[i], __ATOMIC_RELAXED);
+	shares->count = 0;
+}
+
+void kvc__stamp_later(
+        const kvc_stamp *stamp, struct kvc__shares *shares, int64_t slot, uint64_t share)
+{
+	if (shares->count == KVC__SHARES_MAX)
+		kvc__stamp_flush(stamp, shares);
+	__builtin_prefetch(fingerprint_at(stamp, slot), 1);
+	shares->slots[shares->count] = slot;
+	shares->sums[shares->count++] = share;
 }

@@ -386,8 +386,13 @@ static kvc_status check_rope_memory(const struct call *call)
 {
 	struct tensors all;
 	list_tensors(call, &all);
-	for (size_t i = 0; i < all.count; i++)
-		KVC__TRY(kvc__check_bounds(all.list[i].tensor, all.list[i].name));
+	for (size_t i = 0; i < all.count; i++) {
+		const struct kvc__named *it = &all.list[i];
+		/* check_possible() has looked at the shapes of all that came as tensors. */
+		if (it->tensor == &call->table || it->tensor == &call->records)
+			KVC__TRY(kvc__check_shape(it->tensor, it->name));
+		KVC__TRY(kvc__check_data(it->tensor, it->name));
+	}
 	KVC__TRY(check_strides(&all));
 	return check_rope_overlap(call, &all);
 }
