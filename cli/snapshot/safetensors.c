@@ -527,8 +527,8 @@ static int place_tensors(struct header *header)
 	free(order);
 	end = public->data_offset + at;
 	if (!failed && end != header->file_bytes)
-		return saved_fail(header->error, "snapshot-malformed", "trailing", header->path, "",
-		        (int64_t)end, "%llu bytes behind the last tensor",
+		return saved_fail(header->error, "snapshot-malformed", "trailing", header->path,
+		        "data", (int64_t)end, "%llu bytes behind the last tensor",
 		        (unsigned long long)(header->file_bytes - end));
 	return failed;
 }

@@ -29,7 +29,7 @@ int schema_refuse(const struct schema_job *job, const struct safetensors_tensor 
 	va_start(arguments, format);
 	vsnprintf(reason, sizeof(reason), format, arguments);
 	va_end(arguments);
-	return refuse_schema(job, "cache_shape", job->path, tensor ? tensor->name : "",
+	return refuse_schema(job, "cache_shape", job->path, tensor ? tensor->name : "layers",
 	        tensor ? (int64_t)tensor->offset : -1, reason);
 }
 
@@ -320,7 +320,7 @@ static int64_t *list_of_rows(const struct schema_job *job, int64_t rows)
 	int64_t *list = NULL;
 
 	if (rows > SAVED_CELLS_MAX)
-		refuse_schema(job, "count_too_large", job->path, "", -1,
+		refuse_schema(job, "count_too_large", job->path, "rows", -1,
 		        "more than 4,194,304 rows with positions or tokens of their own");
 	else if (!(list = saved_alloc(job->cache, (uint64_t)rows, sizeof(*list))))
 		refuse_schema_memory(job);
