@@ -54,10 +54,12 @@ class TorchMaker(Maker):
     def view(self, flat, shape, strides):
         import torch
 
-        return torch.from_numpy(flat).to(self.device).as_strided(shape, strides)
+        # Over DLPack, which also a torch made for an older NumPy knows.
+        flat = flat if flat.flags.writeable else flat.copy()
+        return torch.from_dlpack(flat).to(self.device).as_strided(shape, strides)
 
     def numpy(self, array):
-        return array.cpu().numpy().copy()
+        return np.from_dlpack(array.cpu()).copy()
 
 
 def signed(word):
