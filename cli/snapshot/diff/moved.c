@@ -12,7 +12,8 @@
 
 #define SEARCHED_MAX 128 /* rows of A that are looked for one by one; of more, so many samples */
 #define SKETCH 48        /* elements of a row that are compared first */
-#define SAME_DATA 0.3    /* relative error of rows that hold the same */
+#define SKETCHED_AT_ONCE 128
+#define SAME_DATA 0.3 /* relative error of rows that hold the same */
 
 struct mover {
 	struct diff_context *context;
@@ -73,6 +74,13 @@ static bool find_suspects(struct mover *mover)
 	return true;
 }
 
+static bool has_values(const struct mover *mover, const struct diff_target *target)
+{
+	int32_t part = mover->stack->stack->parts[DIFF_A][0];
+
+	return target->compared && diff_tensor(&target->source[0], part)->type != SAVED_OPAQUE;
+}
+
 /* Late layers: there rows of equal tokens differ, since they have seen other text. */
 static void choose_references(struct mover *mover)
 {
@@ -82,11 +90,11 @@ static void choose_references(struct mover *mover)
 
 	for (int64_t i = 0; i < layers; i++) {
 		const struct diff_target *target = &targets[2 * i + tensor];
-		if (target->compared && 2 * i <= layers)
+		if (has_values(mover, target) && 2 * i <= layers)
 			mover->reference[1] = target;
-		if (target->compared)
+		if (has_values(mover, target))
 			mover->reference[0] = target;
-		if (!mover->key && tensor == SAVED_V && targets[2 * i].compared)
+		if (!mover->key && tensor == SAVED_V && has_values(mover, &targets[2 * i]))
 			mover->key = &targets[2 * i];
 	}
 	if (!mover->reference[1])
@@ -112,17 +120,35 @@ static int64_t row_width(const struct diff_target *target, struct diff_place pla
 	return t->heads * t->dim;
 }
 
-static bool sketch_row(const struct mover *mover, int side, struct diff_place place, float *out)
+/* Sketches of 'count' suspects of one side from 'first' on, [count][SKETCH]. */
+static bool sketch_rows(
+        const struct mover *mover, int side, const int64_t *which, int64_t count, float *out)
 {
-	float *values = mover->context->buffers[0].values[side];
-	const struct diff_target *target = mover->reference[0];
-	const struct saved_tensor *t = diff_tensor(&target->source[side], place.part);
-	int64_t width = t->heads * t->dim;
+	struct diff_buffers *buffers = &mover->context->buffers[0];
+	const struct diff_source *source = &mover->reference[0]->source[side];
+	struct diff_pair pairs[SKETCHED_AT_ONCE];
 
-	if (!read_row(mover, target, side, place, values))
-		return false;
-	for (int64_t i = 0; i < SKETCH; i++)
-		out[i] = values[i * width / SKETCH];
+	for (int64_t i = 0, run; i < count; i += run) {
+		struct diff_place place = mover->rows[side][which[i]];
+		const struct saved_tensor *t = diff_tensor(source, place.part);
+		int64_t width = t->heads * t->dim;
+		int64_t most = (int64_t)(DIFF_BUFFER_BYTES / saved_row_bytes(t));
+		if (most > (int64_t)DIFF_BUFFER_FLOATS / width)
+			most = (int64_t)DIFF_BUFFER_FLOATS / width;
+		for (run = 0; run < most && i + run < count; run++) {
+			struct diff_place next = mover->rows[side][which[i + run]];
+			if (next.part != place.part)
+				break;
+			pairs[run] = (struct diff_pair){ { next, next } };
+		}
+		if (diff_read_bytes(source, pairs, side, run, buffers->bytes[side], buffers->span,
+		            mover->context->error) != 0)
+			return false;
+		diff_values(source, place.part, buffers->bytes[side], run, buffers->values[side]);
+		for (int64_t k = 0; k < run; k++)
+			for (int64_t e = 0; e < SKETCH; e++)
+				*out++ = buffers->values[side][k * width + e * width / SKETCH];
+	}
 	return true;
 }
 
@@ -151,6 +177,41 @@ static int confirm(const struct mover *mover, struct diff_place a, struct diff_p
 	return 1;
 }
 
+/* The suspects of A to look for: all, or some spread evenly. */
+static bool choose_searched(struct mover *mover, float *sketches)
+{
+	int64_t most = mover->searched_count;
+
+	for (int64_t i = 0; i < most; i++) {
+		mover->searched[i] = (2 * i + 1) * mover->count[0] / (2 * most);
+		mover->found[i] = -1;
+	}
+	return sketch_rows(mover, DIFF_A, mover->searched, most, sketches);
+}
+
+/* Compares suspects first .. first + count - 1 of B with all that are looked for. */
+static bool compare_sketches(
+        struct mover *mover, int64_t first, int64_t count, const float *sketches, double *least)
+{
+	float of_b[SKETCHED_AT_ONCE * SKETCH];
+	int64_t which[SKETCHED_AT_ONCE];
+
+	for (int64_t j = 0; j < count; j++)
+		which[j] = first + j;
+	if (!sketch_rows(mover, DIFF_B, which, count, of_b))
+		return false;
+	for (int64_t j = 0; j < count; j++)
+		for (int64_t i = 0; i < mover->searched_count; i++) {
+			double error =
+			        diff_relative(sketches + i * SKETCH, of_b + j * SKETCH, SKETCH);
+			if (error < least[i]) {
+				least[i] = error;
+				mover->found[i] = first + j;
+			}
+		}
+	return true;
+}
+
 static bool search(struct mover *mover)
 {
 	int64_t most = mover->count[0] < SEARCHED_MAX ? mover->count[0] : SEARCHED_MAX;
@@ -158,27 +219,17 @@ static bool search(struct mover *mover)
 	double *least = calloc((size_t)most + 1, sizeof(*least));
 	bool good;
 
+	mover->searched_count = most;
 	mover->searched = calloc((size_t)most + 1, sizeof(*mover->searched));
 	mover->found = calloc((size_t)most + 1, sizeof(*mover->found));
-	good = sketches && least && mover->searched && mover->found;
-	for (int64_t i = 0; good && i < most; i++) {
-		mover->searched[i] = (2 * i + 1) * mover->count[0] / (2 * most);
-		mover->found[i] = -1;
+	good = sketches && least && mover->searched && mover->found &&
+	       choose_searched(mover, sketches);
+	for (int64_t i = 0; good && i < most; i++)
 		least[i] = SAME_DATA;
-		good = sketch_row(
-		        mover, DIFF_A, mover->rows[0][mover->searched[i]], sketches + i * SKETCH);
-	}
-	mover->searched_count = most;
-	for (int64_t j = 0; good && j < mover->count[1]; j++) {
-		float sketch[SKETCH];
-		good = sketch_row(mover, DIFF_B, mover->rows[1][j], sketch);
-		for (int64_t i = 0; good && i < most; i++) {
-			double error = diff_relative(sketches + i * SKETCH, sketch, SKETCH);
-			if (error < least[i]) {
-				least[i] = error;
-				mover->found[i] = j;
-			}
-		}
+	for (int64_t j = 0; good && j < mover->count[1]; j += SKETCHED_AT_ONCE) {
+		int64_t rest = mover->count[1] - j;
+		good = compare_sketches(mover, j, rest < SKETCHED_AT_ONCE ? rest : SKETCHED_AT_ONCE,
+		        sketches, least);
 	}
 	for (int64_t i = 0; good && i < most; i++) {
 		int sure = mover->found[i] < 0 ? 0
@@ -431,9 +482,7 @@ bool diff_explain_moved(struct diff_context *context, struct diff_stack_result *
 
 	*found = false;
 	choose_references(&mover);
-	if (good && mover.count[0] && mover.count[1] && mover.reference[0] &&
-	        diff_tensor(&mover.reference[0]->source[0], stack->stack->parts[0][0])->type !=
-	                SAVED_OPAQUE) {
+	if (good && mover.count[0] && mover.count[1] && mover.reference[0]) {
 		good = search(&mover);
 		if (good) {
 			int64_t by = common_shift(&mover);

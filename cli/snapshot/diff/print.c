@@ -231,7 +231,7 @@ static const struct {
 	{ "rows_permuted", "diff-rows-permuted" },
 	{ "rotation", "diff-rotation" },
 	{ "zeroed", "diff-zeroed" },
-	{ "wrong_layout", "diff-wrong-layout" },
+	{ "wrong_layout", "diff-swapped" },
 	{ "kv_swapped", "diff-swapped" },
 	{ "layers_swapped", "diff-swapped" },
 	{ "shifted", "diff-shifted" },

@@ -45,8 +45,7 @@ static json_t *row_of_map(
 	                ->parts[part]
 	                .layers[stack->stack->layer[DIFF_A][target->layer]]
 	                .number,
-	        "tensor", target->tensor == SAVED_K ? "K" : "V", "heads",
-	        (json_int_t)(target->unit > 0 ? tensor->heads * tensor->dim / target->unit : 1),
+	        "tensor", target->tensor == SAVED_K ? "K" : "V", "heads", (json_int_t)tensor->heads,
 	        "values", values, "units", units, "damaged", damaged);
 }
 
