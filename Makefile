@@ -23,9 +23,8 @@ SH_FILES = $(shell find tools bench tests -name '*.sh' -not -path 'tests/cli/*' 
 # need it either.
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: build run test check check-clang check-asan check-tsan check-neon check-all \
-	fuzz bench bench-peers \
-	test-sglang bench-sglang docs install \
+.PHONY: build run test test-python test-sglang wheel check check-clang check-asan check-tsan check-neon \
+	check-all fuzz bench bench-peers bench-sglang docs install \
 	format format-check lint clean help
 
 build: ## The library and the command build/kvcanary (the default)
@@ -44,6 +43,15 @@ test: ## Build and run all tests of the quick tier
 	cmake -S . -B build -DKVC_BUILD_TESTS=ON -DKVC_WERROR=$(WERROR) >/dev/null
 	cmake --build build -j $(JOBS)
 	$(CTEST) --test-dir build --timeout 300
+	$(MAKE) test-python
+
+test-python: ## Tests of the Python package, in an environment of its own (build/python-venv)
+	tools/setup.sh python
+	tests/python/run.sh build
+
+wheel: ## A wheel that other machines take, into build/wheelhouse
+	tools/setup.sh python
+	tests/python/run.sh build --only-wheel
 
 check: check-clang check-asan check-tsan ## clang without a warning; tests under ASan+UBSan and TSan
 

@@ -123,19 +123,19 @@ def initialisers_of(text, structs, constants):
 
 # Prefix of the constants -> the enumeration that Python sees.
 ENUMERATIONS = {
-    "KVC_E_": "Status(IntEnum)",
-    "KVC_REASON_": "Reason(IntFlag)",
-    "KVC_TAG_": "LaunchTag(IntEnum)",
-    "KVC_CAUSE_": "Cause(IntEnum)",
-    "KVC_REPORT_": "ReportReason(IntEnum)",
+    "KVC_E_": ("Status(IntEnum)", "The family of an error."),
+    "KVC_REASON_": ("Reason(IntFlag)", "Why a slot was reported."),
+    "KVC_TAG_": ("LaunchTag(IntEnum)", "Who asked for a check or a write; 0 to 11 are SGLang's."),
+    "KVC_CAUSE_": ("Cause(IntEnum)", "What most likely happened, as the guard judges."),
+    "KVC_REPORT_": ("ReportReason(IntEnum)", "Why a row was left out on CUDA."),
 }
 
 
 def enumerations(constants):
     lines = []
-    for prefix, head in ENUMERATIONS.items():
+    for prefix, (head, meaning) in ENUMERATIONS.items():
         names = {n: v for n, v in constants.items() if n.startswith(prefix) and "_COUNT" not in n}
-        lines += ["", "", f"class {head}:"]
+        lines += ["", "", f"class {head}:", f'    """{meaning}"""', ""]
         if prefix == "KVC_E_":
             names = {"KVC_OK": 0, **names}
         for name, value in sorted(names.items(), key=lambda item: item[1]):

@@ -69,10 +69,10 @@ def check_variables(text, files):
             source = c_source.read(path)
             read_by_code |= set(re.findall(r"getenv\(\"(\w+)\"\)", source))
             read_by_code |= set(re.findall(r"\$\{(KVC_\w+):-", source))
-            read_by_code |= set(re.findall(r"environ[\w.]*[\[(]\s*\"(KVC_\w+)\"", source))
+            read_by_code |= set(re.findall(r"environ[\w.]*[\[(]\s*\"(KVC(?:ANARY)?_\w+)\"", source))
     listed = set(re.findall(r"(?m)^\| `(\w+)`", text.split("## Environment variables")[-1]
                             .split("\n## ")[0]))
-    ours = {name for name in read_by_code if name.startswith("KVC_")}
+    ours = {name for name in read_by_code if name.startswith(("KVC_", "KVCANARY_"))}
     for name in sorted(ours - listed):
         yield f"README.md: the table of environment variables lacks {name}"
     for name in sorted(listed - read_by_code):

@@ -2,7 +2,7 @@
 # Brings the Debian packages that an action needs: installs what is missing when it may (root),
 # else prints the command that does and exits 2. What is there already, from Debian or elsewhere, is
 # left alone: each package is looked for by what it provides.
-# usage: tools/setup.sh GROUP...   (build, test, peers, browser, sanitize, fuzz, lint, format)
+# usage: tools/setup.sh GROUP...   (build, test, python, peers, browser, sanitize, fuzz, lint, format)
 set -euo pipefail
 
 missing=()
@@ -49,6 +49,11 @@ need_group() {
 		need_group build
 		need g++ command -v "${CXX:-c++}"
 		need python3-venv python3 -c 'import ensurepip, venv'
+		;;
+	python)
+		need_group build
+		need python3-venv /usr/bin/python3 -c 'import ensurepip, venv'
+		need python3-torch /usr/bin/python3 -c 'import importlib.util as u; assert u.find_spec("torch")'
 		;;
 	browser)
 		need chromium command -v chromium

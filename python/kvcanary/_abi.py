@@ -131,6 +131,8 @@ KVC_VERSION_PATCH = 0
 
 
 class Status(IntEnum):
+    """The family of an error."""
+
     OK = 0
     E_INVALID_ARGUMENT = 10
     E_SHAPE = 20
@@ -154,6 +156,8 @@ class Status(IntEnum):
 
 
 class Reason(IntFlag):
+    """Why a slot was reported."""
+
     VERIFY_CHAIN_HASH = 1
     VERIFY_POSITION = 2
     VERIFY_REAL_KV_HASH = 4
@@ -168,6 +172,8 @@ class Reason(IntFlag):
 
 
 class LaunchTag(IntEnum):
+    """Who asked for a check or a write; 0 to 11 are SGLang's."""
+
     HEAD_K_FULL = 0
     HEAD_V_FULL = 1
     TAIL_K_FULL = 2
@@ -186,6 +192,8 @@ class LaunchTag(IntEnum):
 
 
 class Cause(IntEnum):
+    """What most likely happened, as the guard judges."""
+
     UNKNOWN = 0
     BYTES_DAMAGED = 1
     OVERWRITTEN = 2
@@ -199,6 +207,8 @@ class Cause(IntEnum):
 
 
 class ReportReason(IntEnum):
+    """Why a row was left out on CUDA."""
+
     SLOT_RANGE = 0
     POSITION_RANGE = 1
     SLOT_DUPLICATE = 2

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import _calls
 from ._lib import TVM_FFI_READY, library_path
+from ._tensor import device_of
 
 __all__ = ["call", "quick"]
 
@@ -84,4 +85,5 @@ def call(name: str, first: object, *arguments: object) -> None:
             return
         except Exception:
             pass
-    getattr(_calls, name)(*arguments)
+    with device_of(first):
+        getattr(_calls, name)(*arguments)

@@ -11,6 +11,7 @@ A :class:`View` keeps alive what its pointers point to; hold it as long as C use
 
 import ctypes
 import struct
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ._abi import (
@@ -23,6 +24,8 @@ from ._abi import (
     KVC_CODE_UINT,
     KVC_DEVICE_CPU,
     KVC_DEVICE_CUDA,
+    KVC_DEVICE_CUDA_HOST,
+    KVC_DEVICE_CUDA_MANAGED,
     Status,
     kvc_tensor,
 )
@@ -57,6 +60,9 @@ NAMES = {value: name for name, value in DTYPES.items()}
 
 # DLPack's device types of torch's: where one is missing C is told 0, which it does not know.
 _TORCH_DEVICES = {"cpu": KVC_DEVICE_CPU, "cuda": KVC_DEVICE_CUDA}
+
+_HOSTS = (KVC_DEVICE_CPU, KVC_DEVICE_CUDA_HOST)
+_CUDAS = (KVC_DEVICE_CUDA, KVC_DEVICE_CUDA_MANAGED)
 
 _READ_ONLY = 1  # DLPack's DLPACK_FLAG_BITMASK_READ_ONLY
 
@@ -224,7 +230,7 @@ def _capsule_of(array: Array, stream: int) -> Any:
     On CUDA the producer is told the stream that the call runs on (1 = the legacy default one).
     """
     options: dict[str, Any] = {}
-    if array.__dlpack_device__()[0] in (KVC_DEVICE_CUDA, 13):
+    if array.__dlpack_device__()[0] in _CUDAS:
         options["stream"] = stream or 1
     try:
         return array.__dlpack__(max_version=(1, 1), **options)
@@ -261,6 +267,39 @@ def view(array: Array, name: str, *, writable: bool = False, stream: int = 0) ->
     if hasattr(array, "__dlpack__"):
         return _from_dlpack(array, name, writable, stream)
     raise _no_array(array, name)
+
+
+#: A device as (type, number), DLPack's.
+Device = tuple[int, int]
+HOST: Device = (KVC_DEVICE_CPU, 0)
+
+
+def _memory_of(device: Device) -> Device:
+    """Pinned memory is the host's, managed memory CUDA's on any device; all host memory is one."""
+    kind, number = device
+    return HOST if kind in _HOSTS else (KVC_DEVICE_CUDA if kind in _CUDAS else kind, number)
+
+
+def require_device(found: Device, name: str, wanted: Device, other: str) -> None:
+    """Refuse memory that a call over `wanted` could not touch. C sees a bare pointer there."""
+    if _memory_of(found) != _memory_of(wanted):
+        raise fault(
+            "device-mismatch", Status.E_DEVICE, name=name, device_type=found[0],
+            device_id=found[1], other=other, other_type=wanted[0], other_id=wanted[1],
+        )  # fmt: skip
+
+
+def device_like(array: Array) -> Device:
+    """The device of an array of any framework."""
+    if is_torch(array):
+        device = array.device
+        return _TORCH_DEVICES.get(device.type, 0), device.index or 0
+    if hasattr(array, "__array_interface__"):
+        return HOST
+    if hasattr(array, "__dlpack_device__"):
+        kind, number = array.__dlpack_device__()
+        return int(kind), int(number)
+    return HOST
 
 
 def flat(
@@ -310,6 +349,22 @@ def _current_stream(array: Array) -> int:
 
         return int(cupy.cuda.get_current_stream().ptr)
     return 0
+
+
+def device_of(array: Array) -> AbstractContextManager[Any]:
+    """Makes the GPU of `array` this thread's current one for a ``with`` block, as its framework does.
+
+    C works on the current context, which a new thread does not have.
+    """
+    if getattr(array, "is_cuda", False):
+        import torch
+
+        guard: AbstractContextManager[Any] = torch.cuda.device(array.device)
+        return guard
+    if type(array).__module__.partition(".")[0] == "cupy":
+        device: AbstractContextManager[Any] = array.device
+        return device
+    return nullcontext()
 
 
 def to_host(words: Array) -> list[int]:

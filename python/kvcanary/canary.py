@@ -10,7 +10,17 @@ from ._abi import LaunchTag, Reason, Status
 from ._fast import call
 from ._lib import C, string
 from ._options import COVERAGES, FINGERPRINTS, RULES, STAMPINGS, choose
-from ._tensor import Array, View, flat, new_array, stream_of, to_host, view
+from ._tensor import (
+    Array,
+    Device,
+    View,
+    flat,
+    new_array,
+    require_device,
+    stream_of,
+    to_host,
+    view,
+)
 from .errors import check, fault
 from .report import Report
 from .rope import Stamp
@@ -45,6 +55,19 @@ def _address(thing: Any) -> int:
     return 0 if thing is None else int(thing.address)
 
 
+def _reported(report: Report | None, array: Array) -> int:
+    return 0 if report is None else report.address_for(array)
+
+
+def _scalar(array: Array | None, name: str, dtype: str, device: Device) -> int:
+    """Address of a one-element array that C reads or writes on `device`; 0 for None."""
+    if array is None:
+        return 0
+    found = flat(array, name, dtype, length=1)
+    require_device(found.device, name, device, "the group" if name != "rotation" else "the plan")
+    return found.data
+
+
 class Source:
     """One strip of real KV bytes behind each slot, in (head, dim) order.
 
@@ -77,7 +100,7 @@ class Source:
     >>> source = kvcanary.Source(pages, id=0, page_size=16, head_count=2, head_bytes=128)
     """
 
-    __slots__ = ("_keep", "struct")
+    __slots__ = ("_keep", "device", "struct")
 
     def __init__(
         self,
@@ -120,6 +143,9 @@ class Source:
             unit_bytes=unit_bytes,
             gather=None if table is None else table.data,
         )
+        if table is not None:
+            require_device(table.device, "gather", seen.device, "the source")
+        self.device: Device = seen.device
         self._keep = (seen, table)
 
     @classmethod
@@ -129,6 +155,7 @@ class Source:
         made = cls.__new__(cls)
         made.struct = _abi.kvc_source()
         check(C.kvc_source_from_pool(ctypes.byref(made.struct), seen.address, id))
+        made.device = seen.device
         made._keep = (seen, None)
         return made
 
@@ -168,7 +195,7 @@ class Group:
     32
     """
 
-    __slots__ = ("_array", "_c", "_keep", "address", "records")
+    __slots__ = ("_array", "_c", "_keep", "address", "device", "records")
 
     def __init__(
         self,
@@ -189,6 +216,11 @@ class Group:
         owned = (
             None if owners is None else flat(owners, "owners", "int64", length=2 * seen.shape[0])
         )
+        if owned is not None:
+            require_device(owned.device, "owners", seen.device, "records")
+        for source in sources:
+            require_device(source.device, "a source", seen.device, "records")
+        self.device: Device = seen.device
         self._array = (_abi.kvc_source * max(len(sources), 1))(*(s.struct for s in sources))
         self._c = _abi.kvc_group(
             records=seen.data,
@@ -222,7 +254,7 @@ class Group:
                 ctypes.byref(struct), self.address, k_id, k_id if v_id is None else v_id
             )
         )
-        return Stamp(struct, self)
+        return Stamp(struct, self, self.device)
 
 
 def _row_bytes(records: View) -> int:
@@ -344,6 +376,7 @@ verify_prev_slot_indices : array
             if array is not None:
                 views.append(flat(array, name, dtype, length=least))
                 setattr(struct, name, views[-1].data)
+                require_device(views[-1].device, name, views[0].device, "verify_slot_indices")
         struct.device = _abi.kvc_device(*views[0].device)
         object.__setattr__(self, "_c", struct)
         object.__setattr__(self, "_views", views)
@@ -352,6 +385,10 @@ verify_prev_slot_indices : array
     def address(self) -> int:
         """Address of the C struct."""
         return ctypes.addressof(self._c)
+
+    @property
+    def device(self) -> Device:
+        return self._views[0].device
 
     @classmethod
     def allocate(
@@ -528,6 +565,7 @@ class Ring:
             if array is not None:
                 views.append(flat(array, name, dtype, length=least))
                 setattr(struct, name, views[-1].data)
+                require_device(views[-1].device, name, rows.device, "violation_ring")
         object.__setattr__(self, "_c", struct)
         object.__setattr__(self, "_views", views)
 
@@ -658,7 +696,7 @@ def scatter_req_token_ids(
     """
     call("scatter_req_token_ids", pool_out,
         flat_in, offsets, req_pool_indices, pool_out, choose(RULES, rules, "rules"),
-        int(allow_placeholder), int(narrow), _address(report), stream_of(pool_out, stream),
+        int(allow_placeholder), int(narrow), _reported(report, pool_out), stream_of(pool_out, stream),
     )  # fmt: skip
     return pool_out
 
@@ -713,11 +751,11 @@ def plan(
     KVCanaryError
         As kvc_canary_plan(); nothing is written then.
     """
-    turn = None if rotation is None else flat(rotation, "rotation", "int64", length=1)
+    turn = _scalar(rotation, "rotation", "int64", out.device)
     call("plan", req_to_token,
         out.address, requests.address, req_to_token, expected_tokens, valid_lens, token_offset,
-        window, full_to_swa_index_mapping, exclude, 0 if turn is None else turn.data,
-        choose(RULES, rules, "rules"), _address(report), stream_of(req_to_token, stream),
+        window, full_to_swa_index_mapping, exclude, turn,
+        choose(RULES, rules, "rules"), _reported(report, req_to_token), stream_of(req_to_token, stream),
     )  # fmt: skip
     return out
 
@@ -812,12 +850,12 @@ def write(
     KVCanaryError
         As kvc_canary_write(); nothing is written then. Violations are no errors: poll the ring.
     """
-    flag = None if check_steps is None else flat(check_steps, "check_steps", "int32", length=1)
-    number = None if step is None else flat(step, "step", "int64", length=1)
+    flag = _scalar(check_steps, "check_steps", "int32", group.device)
+    number = _scalar(step, "step", "int64", group.device)
     call("write", tokens,
         group.address, plan.address, _address(requests), tokens, positions, slots,
-        expected_tokens, expected_positions, 0 if flag is None else flag.data,
-        0 if number is None else number.data, int(launch_tag), scratch, _address(ring),
+        expected_tokens, expected_positions, flag,
+        number, int(launch_tag), scratch, _address(ring),
         choose(RULES, rules, "rules"), stream_of(tokens, stream),
     )  # fmt: skip
 
@@ -932,6 +970,7 @@ def fingerprint(
     if out is None:
         out = new_array(group.records, (count,), "int64")
     target = flat(out, "out", "int64", length=count)
+    require_device(target.device, "out", group.device, "the group")
     call("fingerprint", slots, target.data, group.address, slots, stream_of(slots, stream))
     return out
 

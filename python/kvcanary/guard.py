@@ -11,7 +11,7 @@ from . import _abi
 from ._abi import Cause
 from ._lib import C, string
 from ._options import COVERAGES, FINGERPRINTS, STAMPINGS, choose
-from ._tensor import Array, View, stream_of, view
+from ._tensor import HOST, Array, View, require_device, stream_of, view
 from .canary import Requests, Source, Violation
 from .errors import check
 from .rope import Stamp
@@ -269,6 +269,8 @@ class Guard:
         KVCanaryError
             A group that does not hold together; a step has begun before. Nothing is registered.
         """
+        for source in sources:
+            require_device(source.device, "a source", HOST, "the guard")
         array = (_abi.kvc_source * max(len(sources), 1))(*(s.struct for s in sources))
         mapped = None if mapping is None else view(mapping, "mapping")
         group = _abi.kvc_guard_group(

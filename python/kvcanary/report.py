@@ -4,7 +4,7 @@ import ctypes
 
 from . import _abi
 from ._abi import ReportReason
-from ._tensor import Array, flat, new_array, to_host
+from ._tensor import Array, device_like, flat, new_array, require_device, to_host
 
 __all__ = ["Report"]
 
@@ -39,6 +39,11 @@ class Report:
         #: Address of the C struct, on the device.
         self.address = self._view.data
         self.clear()
+
+    def address_for(self, array: Array) -> int:
+        """The address, for a call over `array`: the report must lie on the same device."""
+        require_device(self._view.device, "report", device_like(array), "the call")
+        return self.address
 
     def clear(self) -> None:
         """Make it empty."""

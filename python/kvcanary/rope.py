@@ -8,7 +8,17 @@ from . import _abi
 from ._fast import call, quick
 from ._lib import C
 from ._options import SCALINGS, STYLES, choose
-from ._tensor import Array, View, empty_like, stream_of, view
+from ._tensor import (
+    HOST,
+    Array,
+    Device,
+    View,
+    device_like,
+    empty_like,
+    require_device,
+    stream_of,
+    view,
+)
 from .errors import check
 from .report import Report
 
@@ -151,13 +161,19 @@ class Stamp:
     Made by :meth:`Group.stamp` and :meth:`Guard.stamp`.
     """
 
-    __slots__ = ("_c", "_keep", "address")
+    __slots__ = ("_c", "_device", "_keep", "address")
 
-    def __init__(self, struct: _abi.kvc_stamp, keep: Any) -> None:
+    def __init__(self, struct: _abi.kvc_stamp, keep: Any, device: Device = HOST) -> None:
         self._c = struct
         self._keep = keep
+        self._device = device
         #: Address of the C struct.
         self.address = ctypes.addressof(struct)
+
+    def address_for(self, array: Array) -> int:
+        """The address, for a call over `array`: the records must lie on the same device."""
+        require_device(self._device, "stamp.records", device_like(array), "the call")
+        return self.address
 
 
 def rope_pool_fused(
@@ -261,8 +277,8 @@ def rope_pool_fused(
         q_out = empty_like(q)
     if k_out is None:
         k_out = empty_like(k)
-    stamped = 0 if stamp is None else stamp.address
-    reported = 0 if report is None else report.address
+    stamped = 0 if stamp is None else stamp.address_for(q)
+    reported = 0 if report is None else report.address_for(q)
     if type(q) is quick.tensor_type and quick.rope_pool_fused is not None:
         try:  # as in call(), without its detours: this one runs for every layer of every step
             quick.rope_pool_fused(
