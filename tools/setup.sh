@@ -44,6 +44,7 @@ need_group() {
 		need g++ command -v "${CXX:-c++}"
 		need libcmocka-dev pkg-config --exists cmocka
 		need libdlpack-dev has_header dlpack/dlpack.h
+		need parallel command -v parallel
 		;;
 	peers)
 		need_group build

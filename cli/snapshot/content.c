@@ -468,7 +468,7 @@ static bool prepare_k(struct content *content)
 	return false;
 }
 
-static bool heads_are_known(const struct content *content)
+static bool heads_told(const struct content *content)
 {
 	const char *format = content->cache->format;
 
@@ -492,7 +492,7 @@ static int compare_tensor(struct content *content)
 		content->undoing = (struct undoing){ .rotated = false };
 		return judge_groups(content);
 	}
-	if (!heads_are_known(content)) {
+	if (!heads_told(content)) {
 		say_doubt(content, "heads_unknown",
 		        "K is not compared: this format does not tell the number of heads; give "
 		        "--heads");

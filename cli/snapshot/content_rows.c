@@ -40,7 +40,7 @@ static struct token_row *sort_tokens(const struct saved_part *part, int64_t *cou
 	return list;
 }
 
-static void take_groups(
+static void choose_groups(
         struct content_rows *out, const struct token_row *list, int64_t count, int64_t most)
 {
 	for (int64_t i = 0, end; i < count; i = end) {
@@ -73,7 +73,7 @@ static int choose_rows(struct content_rows *out)
 	out->rows = malloc(((size_t)most + 1) * sizeof(*out->rows));
 	out->groups = malloc(((size_t)most + 1) * sizeof(*out->groups));
 	if (list && out->rows && out->groups)
-		take_groups(out, list, count, most);
+		choose_groups(out, list, count, most);
 	free(list);
 	if (!list || !out->rows || !out->groups)
 		return -1;

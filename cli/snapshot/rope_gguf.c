@@ -158,7 +158,7 @@ static double scalar_value(uint32_t type, const unsigned char *bytes)
 	}
 }
 
-static int take_number(struct gguf *gguf, uint32_t type, double *out)
+static int gguf_take_number(struct gguf *gguf, uint32_t type, double *out)
 {
 	unsigned char bytes[8] = { 0 };
 
@@ -173,7 +173,7 @@ static int take_number(struct gguf *gguf, uint32_t type, double *out)
 static int skip_value(struct gguf *gguf, uint32_t type, int depth);
 
 /* The entries; *first becomes the first number above 0 (heads of each layer, 0 where it has none). */
-static int take_array(struct gguf *gguf, double *first, int depth)
+static int gguf_take_array(struct gguf *gguf, double *first, int depth)
 {
 	uint32_t type;
 	uint64_t count;
@@ -184,7 +184,7 @@ static int take_array(struct gguf *gguf, double *first, int depth)
 		return fail_gguf(gguf, "array", "an array is too long or too deep");
 	for (uint64_t i = 0; i < count; i++) {
 		double number = 0;
-		int failed = scalar_bytes(type) ? take_number(gguf, type, &number)
+		int failed = scalar_bytes(type) ? gguf_take_number(gguf, type, &number)
 		                                : skip_value(gguf, type, depth + 1);
 		if (failed)
 			return -1;
@@ -200,9 +200,9 @@ static int skip_value(struct gguf *gguf, uint32_t type, int depth)
 	uint64_t bytes;
 
 	if (type == GGUF_ARRAY)
-		return take_array(gguf, &number, depth);
+		return gguf_take_array(gguf, &number, depth);
 	if (type != GGUF_STRING)
-		return take_number(gguf, type, &number);
+		return gguf_take_number(gguf, type, &number);
 	return gguf_take_u64(gguf, &bytes) != 0 ? -1 : gguf_skip_bytes(gguf, bytes);
 }
 
@@ -263,9 +263,9 @@ static int take_pair(struct gguf *gguf)
 		return gguf_take_text(gguf, text);
 	number = number_for(&gguf->model, key);
 	if (number && type == GGUF_ARRAY)
-		return take_array(gguf, number, 1);
+		return gguf_take_array(gguf, number, 1);
 	if (number && type != GGUF_STRING)
-		return take_number(gguf, type, number);
+		return gguf_take_number(gguf, type, number);
 	return skip_value(gguf, type, 1);
 }
 
@@ -333,7 +333,7 @@ static int take_factors(struct gguf *gguf, struct rope_given *out)
 		return fail_gguf(gguf, "rope_freqs.weight", "it lies past the end");
 	gguf->at = data + tensor.offset;
 	for (uint64_t i = 0; i < tensor.elements; i++) {
-		if (take_number(gguf, GGUF_F32, &out->factors[i]) != 0)
+		if (gguf_take_number(gguf, GGUF_F32, &out->factors[i]) != 0)
 			return -1;
 		if (!isfinite(out->factors[i]) || out->factors[i] <= 0)
 			return fail_gguf(gguf, "rope_freqs.weight", "a factor is not above 0");

@@ -54,7 +54,7 @@ struct item_place {
 /* ---- declaring ---- */
 
 /* Room for one more; NULL and no_memory if there is none. */
-static void *grow_list(
+static void *grow_declared(
         struct stamping *stamping, void **list, size_t count, size_t *capacity, size_t entry_bytes)
 {
 	if (count == *capacity) {
@@ -73,7 +73,7 @@ static void *grow_list(
 static void declare_text(struct stamping *stamping, const char *key, const char *value)
 {
 	void *list = stamping->pairs;
-	struct pair *pair = grow_list(
+	struct pair *pair = grow_declared(
 	        stamping, &list, stamping->pair_count, &stamping->pair_capacity, sizeof(*pair));
 
 	stamping->pairs = list;
@@ -89,7 +89,7 @@ static void declare_tensor(struct stamping *stamping, const char *name,
         enum safetensors_dtype dtype, int64_t rows, int64_t heads)
 {
 	void *list = stamping->tensors;
-	struct declared *tensor = grow_list(stamping, &list, stamping->tensor_count,
+	struct declared *tensor = grow_declared(stamping, &list, stamping->tensor_count,
 	        &stamping->tensor_capacity, sizeof(*tensor));
 
 	stamping->tensors = list;
