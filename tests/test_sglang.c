@@ -266,7 +266,7 @@ struct contiguity {
 static void expect_contiguous(
         const struct contiguity *list, size_t count, kvc_status (*launch)(void))
 {
-	int64_t apart[2] = { 16, 2 };
+	static int64_t apart[2] = { 16, 2 }; /* the tensors keep it */
 
 	for (size_t i = count; i-- > 0;) {
 		list[i].tensor->strides = apart; /* those before are still in order */
