@@ -391,10 +391,12 @@ static bool take_type(
 static bool is_like_the_last(const struct llama_scan *scan, const struct llama_block *block)
 {
 	const struct llama_layout *layout = &scan->layout;
-	const struct llama_block *last = layout->blocks + layout->block_count - 1;
+	const struct llama_block *last;
 
-	return layout->block_count > 0 && last->type == block->type &&
-	       last->row_bytes == block->row_bytes;
+	if (layout->block_count == 0)
+		return false;
+	last = &layout->blocks[layout->block_count - 1];
+	return last->type == block->type && last->row_bytes == block->row_bytes;
 }
 
 /* The bytes of a block, 'unit' of them for each of 'count' cells or channels. */

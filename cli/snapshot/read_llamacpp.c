@@ -498,6 +498,8 @@ static int describe_cache(struct saved_cache *cache, const struct llama_scan *sc
 		const struct llama_part *found = &layout->parts[p];
 		parts[p].name = shape->cache_count == 1 ? "kv" : found->cache ? "window" : "base";
 		parts[p].stream = found->stream;
+		if (found->layer_count == 0) /* a stream without cells */
+			continue;
 		if (check_one_type(cache, scan, shape, found, error) ||
 		        read_cells(cache, scan, found, shape->ext_bytes, &parts[p], &lists[p],
 		                error) ||
