@@ -119,6 +119,9 @@ void saved_add_note(struct saved_cache *cache, const char *kind, int64_t offset,
 	va_start(arguments, format);
 	vsnprintf(note->text, sizeof(note->text), format, arguments);
 	va_end(arguments);
+	for (char *at = note->text; *at; at++) /* names of the file are in it */
+		if ((unsigned char)*at < ' ' || *at == 0x7f)
+			*at = '?';
 	cache->notes = owner->notes;
 }
 

@@ -344,6 +344,21 @@ static void print_notes(const struct saved_cache *cache)
 	}
 }
 
+/* What a cache says of its origin, in one line. */
+static void print_identity(const struct saved_cache *cache)
+{
+	char text[1024] = "", clean[1024];
+	size_t used = 0;
+
+	for (int64_t i = 0; i < cache->identity_count && used < sizeof(text); i++)
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s %.200s",
+		        i > 0 ? ", " : "", cache->identity[i].field, cache->identity[i].value);
+	const struct cli_value value = { "text", 4, text, strlen(text) };
+	if (cache->identity_count > 0)
+		cli_wrap(stdout, 2, "origin   ",
+		        cli_fill(clean, sizeof(clean), "{text}", &value, 1));
+}
+
 static void print_missing(const struct saved_cache *cache, const struct saved_options *options)
 {
 	struct missing missing[MISSING_MAX];
@@ -378,6 +393,7 @@ static void print_cache(const struct saved_cache *cache, const struct saved_opti
 	printf("\n");
 	print_tokens(cache);
 	print_notes(cache);
+	print_identity(cache);
 	print_missing(cache, options);
 }
 

@@ -67,8 +67,7 @@ static json_t *json_tensor(const struct saved_tensor *tensor)
 	        saved_json_text(tensor->type_name ? tensor->type_name : "?"), "heads",
 	        (json_int_t)tensor->heads, "dim", (json_int_t)tensor->dim, "row_bytes",
 	        (json_int_t)saved_row_bytes(tensor), "offset",
-	        json_offset(tensor->pages ? tensor->pages[0].offset : tensor->plane.offset),
-	        "opaque", tensor->type == SAVED_OPAQUE);
+	        json_offset(saved_offset(tensor, 0, 0, 0)), "opaque", tensor->type == SAVED_OPAQUE);
 	if (tensor->plane.element_stride > tensor->plane.row_stride)
 		json_object_set_new(object, "transposed", json_true());
 	if (tensor->hadamard_doubt)
@@ -125,6 +124,16 @@ static json_t *json_rope(const struct saved_rope *rope)
 	        (json_int_t)rope->rotary_offset);
 }
 
+static json_t *json_origin(const struct saved_cache *cache)
+{
+	json_t *object = json_object();
+
+	for (int64_t i = 0; i < cache->identity_count; i++)
+		json_object_set_new(object, cache->identity[i].field,
+		        saved_json_text(cache->identity[i].value));
+	return object;
+}
+
 bool info_print_json(const struct saved_cache *cache, const struct saved_options *options)
 {
 	struct missing missing[MISSING_MAX];
@@ -145,6 +154,8 @@ bool info_print_json(const struct saved_cache *cache, const struct saved_options
 	        (json_int_t)cache->file_bytes, "tokens",
 	        json_ids(cache->tokens, cache->token_count), "rope", json_rope(&cache->rope),
 	        "parts", parts, "notes", notes, "missing", lacks);
+	if (object && cache->identity_count > 0)
+		json_object_set_new(object, "origin", json_origin(cache));
 	good = object && json_dumpf(object, stdout, JSON_COMPACT) == 0;
 	putchar('\n');
 	json_decref(object);

@@ -6,6 +6,7 @@ for i in 0 1; do cp st-vllm-new-model.layers.$i.self_attn.attn.safetensors layer
 kvcanary info layers
 kvcanary info --heads 2 st-vllm-old-model.layers.0.self_attn.attn.safetensors
 kvcanary info st-token-count.safetensors
+kvcanary info --json mlx-0.28.4-kv.safetensors
 mkdir -p pages fs/0a1/b2_g0
 for i in 0 1; do head -c 768 /dev/zero > pages/0123456789abcde${i}_org-model_0_2.bin; done
 touch pages/0123456789abcde2_org-model_0_2.bin.tmp.1.2.3
