@@ -373,12 +373,13 @@ static void print_missing(const struct saved_cache *cache, const struct saved_op
 		cli_wrap(stdout, 2, "missing  ", text);
 }
 
-static void print_path(const char *path)
+/* Text out of a file or of the command line: control characters become '?'. */
+static void print_foreign(const char *foreign)
 {
-	const struct cli_value value = { "path", 4, path, strlen(path) };
+	const struct cli_value value = { "text", 4, foreign, strlen(foreign) };
 	char text[4096];
 
-	printf("%s", cli_fill(text, sizeof(text), "{path}", &value, 1));
+	printf("%s", cli_fill(text, sizeof(text), "{text}", &value, 1));
 }
 
 static void print_cache(const struct saved_cache *cache, const struct saved_options *options)
@@ -386,9 +387,10 @@ static void print_cache(const struct saved_cache *cache, const struct saved_opti
 	char size[32];
 
 	text_bytes(size, sizeof(size), cache->file_bytes);
-	print_path(cache->path);
-	printf(": %s (%s)%s%s, %s\n", cache->format, cache->version,
-	        cache->writer ? ", written by " : "", cache->writer ? cache->writer : "", size);
+	print_foreign(cache->path);
+	printf(": %s (%s)%s", cache->format, cache->version, cache->writer ? ", written by " : "");
+	print_foreign(cache->writer ? cache->writer : "");
+	printf(", %s\n", size);
 	print_parts(cache);
 	printf("\n");
 	print_tokens(cache);

@@ -30,3 +30,6 @@ try tr-hf.pt                               # snapshot-pickle
 try --as pages pages                       # snapshot-no-manifest
 printf '\50\265\57\375\0' > cut.zst
 try cut.zst                                # snapshot-bad-compression
+# A writer's name that would colour the terminal.
+printf '\156\0\0\0\0\0\0\0{"__metadata__":{"source":"a\\u001b[31mb"},"layers.0.k":{"dtype":"F16","shape":[1,1,1,1],"data_offsets":[0,2]}}\0<' > escape.safetensors
+kvcanary info escape.safetensors
