@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _abi
 from .._fast import quick
 from .._lib import C
-from .._tensor import Array, View, is_torch, stream_of, view
+from .._tensor import Array, View, device_of, is_torch, stream_of, view
 from ..canary import Violation
 from ..errors import check
 from .consts import MAX_REAL_KV_SOURCES
@@ -55,6 +55,7 @@ class _Call:
 
     def __init__(self, home: Array, *, strict: bool = False) -> None:
         self.stream = stream_of(home, None)
+        self._home = home
         self._lenient = not strict and is_torch(home) and home.device.type == "cpu"
         self._kept: list[Any] = []
         self._copies: list[tuple[Array, Array]] = []
@@ -91,7 +92,8 @@ class _Call:
         return ctypes.addressof(struct)
 
     def run(self, function: Any, *arguments: Any) -> None:
-        check(function(*arguments, self.stream))
+        with device_of(self._home):
+            check(function(*arguments, self.stream))
         for array, copy in self._copies:
             array.copy_(copy)
 
@@ -408,7 +410,8 @@ def launch_scatter_req_token_ids_kernel(
         view(req_pool_indices, "req_pool_indices", stream=stream),
         view(pool_out, "pool_out", writable=True, stream=stream),
     ]
-    check(C.kvc_sglang_scatter(*(tensor.address for tensor in tensors), stream))
+    with device_of(pool_out):
+        check(C.kvc_sglang_scatter(*(tensor.address for tensor in tensors), stream))
 
 
 def check_plan_offsets_call(*, scratch: Array | None, **arguments: Any) -> None:
