@@ -80,9 +80,10 @@ typedef uint64_t vector __attribute__((vector_size(32), aligned(1), may_alias));
 
 #define EACH_WORD(x) ((vector){ (x), (x), (x), (x) })
 
-static inline uint64_t or_of(vector v)
+/* By address: passing vectors by value depends on the processor. */
+static inline __attribute__((always_inline)) uint64_t or_of(const vector *v)
 {
-	return v[0] | v[1] | v[2] | v[3];
+	return (*v)[0] | (*v)[1] | (*v)[2] | (*v)[3];
 }
 
 /* Flags of one head, without those of stretches. */
@@ -104,8 +105,8 @@ static inline __attribute__((always_inline)) unsigned look_at_head(
 		seen_word |= word;
 		carried_word |= word + lanes->carry;
 	}
-	return ((or_of(seen) | seen_word) == 0 ? SCAN_ZERO : 0u) |
-	       ((or_of(carried) | carried_word) & lanes->top ? SCAN_NONFINITE : 0u);
+	return ((or_of(&seen) | seen_word) == 0 ? SCAN_ZERO : 0u) |
+	       ((or_of(&carried) | carried_word) & lanes->top ? SCAN_NONFINITE : 0u);
 }
 
 /* The same for 'count' heads one after another. */
@@ -161,7 +162,7 @@ static inline __attribute__((always_inline)) bool look_for_stretches(
 		}
 		zero |= (vector)(seen == EACH_WORD(0));
 	}
-	return or_of(zero) != 0 || (or_of(carried) & lanes->top) != 0;
+	return or_of(&zero) != 0 || (or_of(&carried) & lanes->top) != 0;
 }
 
 static bool look_for_stretches_anywhere(
