@@ -41,7 +41,7 @@ static const struct {
 	{ "cuLibraryGetKernel", offsetof(struct kvc__driver, library_kernel) },
 	{ "cuKernelSetAttribute", offsetof(struct kvc__driver, kernel_attribute) },
 	{ "cuLaunchKernelEx", offsetof(struct kvc__driver, launch) },
-	{ "cuPointerGetAttribute", offsetof(struct kvc__driver, pointer_attribute) },
+	{ "cuPointerGetAttributes", offsetof(struct kvc__driver, pointer_attributes) },
 	{ "cuMemsetD8Async", offsetof(struct kvc__driver, memset_async) },
 	{ "cuMemcpyDtoHAsync_v2", offsetof(struct kvc__driver, copy_to_host_async) },
 	{ "cuMemcpyHtoDAsync_v2", offsetof(struct kvc__driver, copy_to_device_async) },
@@ -226,12 +226,16 @@ kvc_status kvc__cuda_chip(struct kvc__chip *out)
 
 kvc_status kvc__cuda_check_pointer(const void *pointer, const char *name)
 {
+	/* Asked this way, a pointer that CUDA does not know is no error: its type stays 0. */
+	CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
 	unsigned type = 0;
+	void *value = &type;
 
 	if (!pointer)
 		return KVC_OK;
-	if (driver.pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-	            (CUdeviceptr)(uintptr_t)pointer) != CUDA_SUCCESS)
+	if (driver.pointer_attributes(1, &attribute, &value, (CUdeviceptr)(uintptr_t)pointer) !=
+	                CUDA_SUCCESS ||
+	        type == 0)
 		return kvc__fail_cuda_host_pointer(-1, name);
 	return KVC_OK; /* device, managed, or pinned host memory: kernels reach all of them */
 }

@@ -30,8 +30,8 @@ struct kvc__driver {
 	        CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device);
 	CUresult (*launch)(
 	        const CUlaunchConfig *config, CUfunction function, void **params, void **extra);
-	CUresult (*pointer_attribute)(
-	        void *value, CUpointer_attribute attribute, CUdeviceptr pointer);
+	CUresult (*pointer_attributes)(unsigned count, CUpointer_attribute *attributes,
+	        void **values, CUdeviceptr pointer);
 	CUresult (*memset_async)(
 	        CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream);
 	CUresult (*copy_to_host_async)(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
