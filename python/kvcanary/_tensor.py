@@ -11,7 +11,9 @@ A :class:`View` keeps alive what its pointers point to; hold it as long as C use
 
 import ctypes
 import struct
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from ._abi import (
@@ -351,16 +353,30 @@ def _current_stream(array: Array) -> int:
     return 0
 
 
+_bound = threading.local()  # .devices: those whose context this thread has had
+
+
+@contextmanager
+def _torch_device(device: Any) -> Iterator[None]:
+    """torch's own guard does nothing in a thread that already counts as on that device, although it
+    has no context yet; a call of the runtime that needs one gives it one."""
+    import torch
+
+    with torch.cuda.device(device):
+        devices: set[int] = _bound.__dict__.setdefault("devices", set())
+        if device.index not in devices:
+            torch.cuda.mem_get_info(device)
+            devices.add(device.index)
+        yield
+
+
 def device_of(array: Array) -> AbstractContextManager[Any]:
     """Makes the GPU of `array` this thread's current one for a ``with`` block, as its framework does.
 
     C works on the current context, which a new thread does not have.
     """
     if getattr(array, "is_cuda", False):
-        import torch
-
-        guard: AbstractContextManager[Any] = torch.cuda.device(array.device)
-        return guard
+        return _torch_device(array.device)
     if type(array).__module__.partition(".")[0] == "cupy":
         device: AbstractContextManager[Any] = array.device
         return device

@@ -4,7 +4,7 @@ try() { kvcanary diff "$@"; echo "exit $?"; }
 try                                                        # diff-two-files
 try "$data/mlx-0.28.4-kv.safetensors"
 try a b c
-cd "$data"
+cd "$data" || exit
 try missing.bin mlx-0.28.4-kv.safetensors
 try mlx-0.28.4-kv.safetensors tr-hf.pt
 try mlx-0.28.4-kv.safetensors st-ok.safetensors --html /nowhere/report.html

@@ -1,5 +1,5 @@
 # What a person sees of diff: the verdict first, then the files, the layers, what was found.
-cd "$KVC_SOURCE/data"
+cd "$KVC_SOURCE/data" || exit
 try() { kvcanary diff "$@"; echo "exit $?"; echo; }
 try safetensors/mlx-0.28.4-kv.safetensors safetensors/mlx-0.32.2-kv.safetensors
 try safetensors/tr-hf.safetensors safetensors/tr-hf-f32.safetensors
