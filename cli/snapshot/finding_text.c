@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define PLACE_BYTES 160
+#define PLACE_BYTES 512 /* eight numbers with their names fit */
 
 /* ---- kinds ---- */
 
@@ -66,34 +66,31 @@ struct place {
 	size_t used;
 };
 
-static void add_place(struct place *place, const char *format, const char *name, int64_t number)
+/* "name number" and what comes after it; nothing if there is no number. */
+static void add_place(struct place *place, const char *name, int64_t number, const char *after)
 {
-	char text[64];
-
-	if (number < 0)
-		return;
-	snprintf(text, sizeof(text), format, name, number);
-	place->used += (size_t)snprintf(place->text + place->used,
-	        sizeof(place->text) - place->used, "%s%s", place->used ? ", " : "", text);
+	if (number >= 0)
+		place->used += (size_t)snprintf(place->text + place->used,
+		        sizeof(place->text) - place->used, "%s%.32s %" PRId64 "%s",
+		        place->used ? ", " : "", name, number, after);
 }
 
 static void describe_place(struct place *place, const struct finding *finding)
 {
 	*place = (struct place){ "", 0 };
 	if (finding->part)
-		add_place(place, "%.32s %" PRId64, finding->part, finding->stream);
-	add_place(place,
-	        finding->tensor < 0          ? "%slayer %" PRId64
-	        : finding->tensor == SAVED_K ? "%slayer %" PRId64 " K"
-	                                     : "%slayer %" PRId64 " V",
-	        "", finding->layer);
-	add_place(place, "%s %" PRId64, "head", finding->head);
-	add_place(place, "%s %" PRId64, "element", finding->element);
-	add_place(place, "%s %" PRId64, "cell", finding->row);
-	add_place(place, "%s %" PRId64, "position", finding->position);
-	add_place(place, "%s %" PRId64, "token", finding->token);
+		add_place(place, finding->part, finding->stream, "");
+	add_place(place, "layer", finding->layer,
+	        finding->tensor < 0          ? ""
+	        : finding->tensor == SAVED_K ? " K"
+	                                     : " V");
+	add_place(place, "head", finding->head, "");
+	add_place(place, "element", finding->element, "");
+	add_place(place, "cell", finding->row, "");
+	add_place(place, "position", finding->position, "");
+	add_place(place, "token", finding->token, "");
 	if (finding->offset != UINT64_MAX)
-		add_place(place, "%s %" PRId64, "offset", (int64_t)finding->offset);
+		add_place(place, "offset", (int64_t)finding->offset, "");
 }
 
 static void print_finding(FILE *out, const struct finding *finding)

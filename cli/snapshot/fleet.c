@@ -146,8 +146,9 @@ struct fleet_state fleet_state_of(const char *path)
 
 	if (stat(path, &status) != 0)
 		return (struct fleet_state){ 0, -1 };
+	long microseconds = status.st_mtim.tv_nsec / 1000;
 	return (struct fleet_state){ status.st_size,
-		(double)status.st_mtim.tv_sec + (double)(status.st_mtim.tv_nsec / 1000) / 1e6 };
+		(double)status.st_mtim.tv_sec + (double)microseconds / 1e6 };
 }
 
 /* ---- logs ---- */

@@ -277,7 +277,7 @@ static int read_shape(struct header *header, struct entry *entry, enum json_toke
 
 static int read_offsets(struct header *header, struct entry *entry, enum json_token token)
 {
-	uint64_t values[2];
+	uint64_t values[2] = { 0, 0 };
 	int count = 0;
 
 	if (token == JSON_ARRAY) {

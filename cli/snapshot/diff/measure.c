@@ -148,8 +148,7 @@ static void measure_odd_unit(struct diff_cell *cell, struct diff_sums *sums, con
 	for (int64_t i = 0; i < count; i++) {
 		double d;
 		if (!isfinite(a[i]) || !isfinite(b[i])) {
-			bool same = memcmp(&a[i], &b[i], sizeof(*a)) == 0 ||
-			            (isnan(a[i]) && isnan(b[i]));
+			bool same = a[i] == b[i] || (isnan(a[i]) && isnan(b[i]));
 			nonfinite = nonfinite || !same;
 			continue;
 		}

@@ -56,7 +56,7 @@ static double sample_error(struct diff_context *context, const struct diff_stack
 {
 	struct diff_buffers *buffers = &context->buffers[0];
 	struct diff_pair pairs[SAMPLES];
-	double errors[SAMPLES];
+	double errors[SAMPLES] = { 0 };
 	int64_t count = sample_pairs(stack, pairs, SAMPLES);
 
 	for (int64_t i = 0; i < count; i++) {
