@@ -2,7 +2,8 @@
  * The side file of 'stamp': fingerprints of each head of each row, and the cells they belong to.
  *
  * A safetensors file, so that any tool can open it. Metadata: "kvc.schema" = "kvcanary.stamp 1",
- * "hash" = "kvc xxh3", and for file n "f<n>.path", "f<n>.format", "f<n>.bytes", "f<n>.parts". For its
+ * "hash" = "kvc xxh3", and for file n "f<n>.path", "f<n>.format", "f<n>.bytes", "f<n>.parts", and
+ * "f<n>.identity.<field>" for what the file says of its model, tokenizer and block size. For its
  * part p, "f<n>.p<p>" = "<name> <stream> <layers>" and the tensors
  *
  *	f<n>.p<p>.positions       I64 [rows]

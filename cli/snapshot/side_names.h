@@ -23,6 +23,11 @@ static inline void side_layer_name(char *out, int64_t file, int64_t part, int64_
 	        layer, tensor == SAVED_K ? 'k' : 'v');
 }
 
+static inline void side_identity_name(char *out, int64_t file, const char *field)
+{
+	snprintf(out, SIDE_NAME_BYTES, "f%" PRId64 ".identity.%s", file, field);
+}
+
 /* ---- the fingerprint of the side file ---- */
 
 struct side_sum;

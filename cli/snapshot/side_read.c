@@ -601,6 +601,25 @@ static int match_part(struct side_match *match, int64_t number, struct findings 
 	return good ? 0 : saved_fail_memory(error, match->cache->path);
 }
 
+/* Rows of another model, or addressed by blocks of another size, are not what was stamped. */
+static int check_identity(const struct side_match *match, struct saved_error *error)
+{
+	const struct saved_cache *cache = match->cache;
+
+	for (int64_t i = 0; i < cache->identity_count; i++) {
+		char key[SIDE_NAME_BYTES];
+		const char *stamped, *now = cache->identity[i].value;
+		side_identity_name(key, match->number, cache->identity[i].field);
+		stamped = safetensors_metadata(match->side->container, key);
+		if (stamped && strcmp(stamped, now) != 0)
+			return saved_fail(error, "snapshot-side-unfit", "identity",
+			        match->side->path, cache->identity[i].field, -1,
+			        "%.32s is %.60s there and %.60s in %.200s",
+			        cache->identity[i].field, stamped, now, base_of(cache->path));
+	}
+	return 0;
+}
+
 static int match_all(struct side_match *match, struct findings *findings, struct saved_error *error)
 {
 	const struct saved_cache *cache = match->cache;
@@ -618,6 +637,8 @@ static int match_all(struct side_match *match, struct findings *findings, struct
 	parts = safetensors_metadata(match->side->container, key);
 	if (!parts || atoll(parts) != cache->part_count)
 		return fail_unfit(error, match, key);
+	if (check_identity(match, error) != 0)
+		return -1;
 	for (int64_t part = 0; part < cache->part_count; part++)
 		if (read_part(match, part, error) != 0 ||
 		        check_part_fits(match, part, error) != 0 ||

@@ -155,6 +155,10 @@ static void declare_file(struct stamping *stamping, int64_t file, const struct s
 	snprintf(key, sizeof(key), "f%" PRId64 ".parts", file);
 	snprintf(value, sizeof(value), "%" PRId64, cache->part_count);
 	declare_text(stamping, key, value);
+	for (int64_t i = 0; i < cache->identity_count; i++) {
+		side_identity_name(key, file, cache->identity[i].field);
+		declare_text(stamping, key, cache->identity[i].value);
+	}
 	for (int64_t part = 0; part < cache->part_count; part++)
 		declare_cells(stamping, file, part, &cache->parts[part]);
 	for (int64_t part = 0; part < cache->part_count; part++)
