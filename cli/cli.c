@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define FAIL_VALUES_MAX 8
@@ -69,6 +70,21 @@ int cli_fail_option(const char *command, char **argv, int result)
 		return cli_fail(
 		        "cli-option-needs-value", "option", option, "command", command, NULL);
 	return cli_fail("cli-unknown-option", "option", option, "command", command, NULL);
+}
+
+int cli_same_file(const char *a, const char *b)
+{
+	struct stat one, other;
+
+	return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev &&
+	       one.st_ino == other.st_ino;
+}
+
+int cli_refuse_overwrite(const char *output, const char *input)
+{
+	return cli_same_file(output, input)
+	               ? cli_fail("cli-output-is-input", "output", output, "input", input, NULL)
+	               : CLI_GOOD;
 }
 
 int cli_read_int(int64_t *out, const char *option, const char *value, int64_t least, int64_t most)

@@ -95,6 +95,12 @@ int cli_fail_library(void);
  */
 int cli_fail_option(const char *command, char **argv, int result);
 
+/* CLI_GOOD, or cli-output-is-input printed: 'output' is the file 'input' under whatever name, and
+ * writing it would destroy what is read. Files that do not exist are not the same. */
+int cli_refuse_overwrite(const char *output, const char *input);
+/* Are both paths there, and one file? */
+int cli_same_file(const char *a, const char *b);
+
 /* Reads a whole number for an option; 0 if good, else CLI_CANNOT with the error printed. */
 int cli_read_int(int64_t *out, const char *option, const char *value, int64_t least, int64_t most);
 

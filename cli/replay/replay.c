@@ -87,7 +87,9 @@ static int open_replay(struct replay *replay)
 
 	if (kvc_set_num_threads((int32_t)options->threads) != KVC_OK)
 		return cli_fail_library();
-	if (options->html_path && (code = replay_html_check(options->html_path)) != 0)
+	if (options->html_path &&
+	        ((code = cli_refuse_overwrite(options->html_path, options->trace_path)) != 0 ||
+	                (code = replay_html_check(options->html_path)) != 0))
 		return code;
 	code = trace_open(&replay->trace, options->trace_path);
 	if (code)

@@ -51,9 +51,10 @@ static const struct cli_manual manual = { "check",
 	"Look for damage in saved KV caches: values that are not finite, rows that are zero\n"
 	"or repeat, positions and sequences that contradict each other; with a stamp every\n"
 	"changed row; with --rope rows of layer 0 that do not fit their token or position.\n"
-	"A directory stands for the files in it, unless it is one cache itself.",
+	"A directory stands for the files in it, unless it is one cache itself. Two files are\n"
+	"both checked, not compared, unless the second is a stamp: see kvcanary diff.",
 	own_options, saved_option_rows,
-	"0 sound, 1 damaged, 2 could not be checked;\n"
+	"0 sound, 1 damaged, 2 could not be checked, as a file that is cut;\n"
 	"of several files: 1 if any is damaged, else 2 if any could not be checked",
 	"kvcanary check prompt.bin --rope 100000,norm --heads 3\n"
 	"kvcanary check /caches --jsonl --resume log.jsonl >> log.jsonl" };
@@ -125,25 +126,12 @@ static int take_own_option(struct session *session, int option, const char *valu
 	}
 }
 
-/* 'check FILE SIDE': the second is a stamp. Errors are said when it is opened in earnest. */
-static bool is_side(const char *path)
-{
-	struct saved_error error;
-	struct side *side;
-
-	if (side_open(&side, path, &error) == 0) {
-		side_close(side);
-		return true;
-	}
-	return strcmp(error.slug, "snapshot-side-damaged") == 0;
-}
-
 static int list_inputs(struct session *session, int count, char **paths)
 {
 	const struct saved_options *options = &session->settings.saved;
 	int code = 0;
 
-	if (count == 2 && !session->side_path && is_side(paths[1])) {
+	if (count == 2 && !session->side_path && side_is(paths[1])) {
 		session->side_path = paths[1];
 		count = 1;
 	}
@@ -151,8 +139,15 @@ static int list_inputs(struct session *session, int count, char **paths)
 		code = fleet_add(&session->fleet, paths[i], options);
 	if (code == 0 && session->list_path)
 		code = fleet_add_list(&session->fleet, session->list_path, options);
-	if (code == 0 && session->fleet.count == 0 && !session->fleet.expanded)
-		return cli_fail("snapshot-no-file", "command", "kvcanary check", NULL);
+	/* Beside caches of a directory may lie their stamp, and the log of this run. */
+	if (session->fleet.expanded && session->side_path)
+		fleet_leave_out(&session->fleet, session->side_path);
+	if (session->fleet.expanded && session->log_path)
+		fleet_leave_out(&session->fleet, session->log_path);
+	if (code == 0 && session->fleet.count == 0)
+		return cli_fail(
+		        session->fleet.expanded ? "snapshot-nothing-found" : "snapshot-no-file",
+		        "command", "kvcanary check", NULL);
 	return code;
 }
 

@@ -24,7 +24,8 @@ static const struct cli_manual manual = { "stamp",
 	"FILE|DIRECTORY... -o SIDE.safetensors [OPTION]...",
 	"Fingerprint every head of every row, with its token and position, while the caches are\n"
 	"known to be sound. 'kvcanary check FILE SIDE' later names each row that changed. The\n"
-	"side file is there whole or not at all, and carries a fingerprint of itself.",
+	"side file is there whole or not at all, and carries a fingerprint of itself. If one\n"
+	"cache cannot be read, nothing is written.",
 	own_options, saved_option_rows, "0 written, 2 could not be written",
 	"kvcanary stamp prompt.bin -o prompt.stamp.safetensors" };
 
@@ -80,6 +81,9 @@ static int stamp_files(struct session *session)
 		return fail_saved(session, &error);
 	for (int64_t i = 0; i < count; i++)
 		say_stamped(session, session->fleet.paths[i]);
+	if (!session->jsonl && !session->settings.json)
+		printf("written: %s\nnext:    kvcanary check %s %s\n", session->output,
+		        count == 1 ? session->fleet.paths[0] : "FILE", session->output);
 	return CLI_GOOD;
 }
 
@@ -121,10 +125,17 @@ static int run_stamp(struct session *session, int argc, char **argv)
 		code = fleet_add_list(&session->fleet, session->list_path, options);
 	if (code)
 		return code;
+	if (session->output && session->fleet.expanded && side_is(session->output))
+		fleet_leave_out(&session->fleet, session->output); /* of the last time */
 	if (session->fleet.count == 0)
-		return cli_fail("snapshot-no-file", "command", "kvcanary stamp", NULL);
+		return cli_fail(
+		        session->fleet.expanded ? "snapshot-nothing-found" : "snapshot-no-file",
+		        "command", "kvcanary stamp", NULL);
 	if (!session->output)
 		return cli_fail("stamp-no-output", NULL);
+	for (int64_t i = 0; i < session->fleet.count; i++)
+		if (cli_refuse_overwrite(session->output, session->fleet.paths[i]) != 0)
+			return CLI_CANNOT;
 	return stamp_files(session);
 }
 

@@ -132,6 +132,19 @@ int fleet_add_list(struct fleet *fleet, const char *path, const struct saved_opt
 	return code;
 }
 
+void fleet_leave_out(struct fleet *fleet, const char *path)
+{
+	int64_t kept = 0;
+
+	for (int64_t i = 0; i < fleet->count; i++) {
+		if (cli_same_file(fleet->paths[i], path))
+			free(fleet->paths[i]);
+		else
+			fleet->paths[kept++] = fleet->paths[i];
+	}
+	fleet->count = kept;
+}
+
 void fleet_free(struct fleet *fleet)
 {
 	for (int64_t i = 0; i < fleet->count; i++)

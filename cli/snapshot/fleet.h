@@ -23,6 +23,8 @@ struct fleet {
 int fleet_add(struct fleet *fleet, const char *path, const struct saved_options *options);
 /* Adds the lines of a file, "-" for standard input. */
 int fleet_add_list(struct fleet *fleet, const char *path, const struct saved_options *options);
+/* Drops a file from the list, under whatever name it is there: a stamp or a log beside the caches. */
+void fleet_leave_out(struct fleet *fleet, const char *path);
 void fleet_free(struct fleet *fleet);
 
 /* Size and time of last change, as logs have them; 0 and -1 if there is no such file. */

@@ -176,6 +176,18 @@ int side_open(struct side **out, const char *path, struct saved_error *error)
 	return 0;
 }
 
+bool side_is(const char *path)
+{
+	struct saved_error error;
+	struct side *side;
+
+	if (side_open(&side, path, &error) == 0) {
+		side_close(side);
+		return true;
+	}
+	return strcmp(error.slug, "snapshot-side-damaged") == 0;
+}
+
 void side_close(struct side *side)
 {
 	if (!side)

@@ -105,6 +105,9 @@ static int run_request(const struct diff_request *request)
 
 	if (request->html && page_check(request->html) != CLI_GOOD)
 		return CLI_CANNOT;
+	for (int side = 0; side < 2; side++)
+		if (request->html && cli_refuse_overwrite(request->html, request->path[side]) != 0)
+			return CLI_CANNOT;
 	for (int side = 0; side < 2 && code == 0; side++)
 		if (saved_open(&cache[side], request->path[side], &request->settings.saved,
 		            &error) != 0)
