@@ -19,6 +19,7 @@ function(kvc_add_cuda target)
     return()
   endif()
 
+  list(SORT KVC_CUDA_ARCHITECTURES COMPARE NATURAL)
   set(codes)
   foreach(architecture ${KVC_CUDA_ARCHITECTURES})
     list(APPEND codes -gencode arch=compute_${architecture},code=sm_${architecture})

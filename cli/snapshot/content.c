@@ -536,12 +536,19 @@ static void content_end(struct content *content)
 
 /* ---- which layer is layer 0 ---- */
 
+static bool can_compare_values(const struct saved_part *part, int64_t layer, int tensor)
+{
+	const struct saved_tensor *of = &part->layers[layer].tensor[tensor];
+
+	return of->present && of->type != SAVED_OPAQUE;
+}
+
 /* Models with sliding windows have two parts, and the file does not say which has layer 0: it is
  * that whose V agrees better. -1 if no share is above 0. */
 static int share_of_v(double *share, struct content *content, struct saved_error *error)
 {
 	const struct saved_part *part = content_part(content);
-	int tensor = part->layers[content->layer].tensor[SAVED_V].present ? SAVED_V : SAVED_K;
+	int tensor = can_compare_values(part, content->layer, SAVED_V) ? SAVED_V : SAVED_K;
 
 	*share = 0;
 	if (content_begin(content, tensor, error) != 0) {
@@ -608,7 +615,7 @@ static int compare_part(struct content *content, struct saved_error *error)
 		return -1;
 	for (int tensor = SAVED_K; has && tensor <= SAVED_V; tensor++) {
 		int failed = 0;
-		if (!content_part(content)->layers[content->layer].tensor[tensor].present)
+		if (!can_compare_values(content_part(content), content->layer, tensor))
 			continue;
 		failed = content_begin(content, tensor, error);
 		if (!failed && compare_tensor(content) != 0)

@@ -132,8 +132,11 @@ static int descriptor_for(
 
 	if (file->descriptor >= 0)
 		return file->descriptor;
-	if (open_regular(&again, error))
+	if (open_regular(&again, error)) {
+		if (again.descriptor >= 0)
+			close(again.descriptor);
 		return -1;
+	}
 	if (again.device == file->device && again.inode == file->inode)
 		return again.descriptor;
 	close(again.descriptor);

@@ -73,7 +73,8 @@ static int walk_entry(struct fleet *fleet, const char *folder, const char *name,
 	snprintf(path, bytes, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", name);
 	if (stat(path, &status) == 0 && S_ISREG(status.st_mode))
 		code = append_path(fleet, path);
-	else if (depth < DEPTH_MAX && is_directory(path))
+	/* A link to a directory is not followed: it may lead back here. */
+	else if (depth < DEPTH_MAX && lstat(path, &status) == 0 && S_ISDIR(status.st_mode))
 		code = walk(fleet, path, options, depth + 1);
 	free(path);
 	return code;

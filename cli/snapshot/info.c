@@ -319,7 +319,7 @@ static void print_parts(const struct saved_cache *cache)
 
 static void print_tokens(const struct saved_cache *cache)
 {
-	char text[256];
+	char text[32 + 21 * TOKENS_SHOWN]; /* the longest number has 20 characters */
 	size_t used = 0;
 
 	if (cache->token_count == 0)

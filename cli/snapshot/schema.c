@@ -287,6 +287,9 @@ static int group_layers(const struct schema_job *job, struct grouping *grouping,
 		grouping->group_of[i] = -1;
 		if (batch == 0 || rows.valid == 0)
 			continue;
+		if (rows.valid > SAVED_CELLS_MAX)
+			return refuse_schema(job, "count_too_large", job->path, k->source->name,
+			        (int64_t)k->source->offset, "more than 4194304 rows are not read");
 		if (batch > DESCRIBED_LAYERS_MAX || (described += batch) > DESCRIBED_LAYERS_MAX)
 			return refuse_schema(job, "count_too_large", job->path, k->source->name,
 			        (int64_t)k->source->offset,
@@ -452,8 +455,10 @@ static void note_token_count(
         const struct schema_job *job, const struct grouping *grouping, bool given)
 {
 	struct saved_cache *cache = job->cache;
-	int64_t wanted = grouping->total * (int64_t)grouping->batch;
+	int64_t wanted;
 
+	if (__builtin_mul_overflow(grouping->total, (int64_t)grouping->batch, &wanted))
+		return;
 	if (!cache->tokens || grouping->part_count == 0 || cache->token_count == wanted)
 		return;
 	if (given && cache->token_count > wanted)
@@ -526,6 +531,8 @@ static int fill_parts(const struct schema_job *job, const struct grouping *group
 
 /* ---- positions that the file states ---- */
 
+#define POSITION_MAX (INT64_C(1) << 48) /* so that sums and differences cannot overflow */
+
 /* [total], or [batch, total]: over what the rows alone would say. */
 static int state_positions(const struct schema_job *job, const struct grouping *grouping,
         const struct safetensors_tensor *tensor)
@@ -539,7 +546,13 @@ static int state_positions(const struct schema_job *job, const struct grouping *
 	if (count != grouping->total * (each ? (int64_t)grouping->batch : 1))
 		return schema_refuse(job, tensor, "%" PRId64 " positions for %" PRId64 " rows",
 		        count, grouping->total);
+	for (int64_t i = 0; i < count; i++)
+		if (list[i] > POSITION_MAX || list[i] < -POSITION_MAX)
+			return schema_refuse(
+			        job, tensor, "position %" PRId64 " is beyond any cache", list[i]);
 	for (int64_t i = 0; i < job->cache->part_count; i++) {
+		if (parts[i].row_count > grouping->total)
+			return schema_refuse(job, tensor, "fewer positions than rows");
 		const int64_t *from = list + (each ? parts[i].stream * grouping->total : 0);
 		/* Rows of a window are the last ones. */
 		parts[i].positions = from + (grouping->total - parts[i].row_count);

@@ -239,18 +239,24 @@ static int find_layers(const struct schema_job *job, size_t naming, struct schem
 }
 
 /* Rows of sliding layers are the last ones: there may be one shorter length. */
+/* A tensor without bytes may state any number of rows. */
+static uint64_t rows_with_data(const struct schema_tensor *k)
+{
+	return k->source && k->source->bytes > 0 ? schema_axis(k, 't') : 0;
+}
+
 static int find_windows(const struct schema_job *job, struct schema_layer *layers, int64_t count)
 {
 	uint64_t longest = 0, shorter = 0;
 
 	for (int64_t i = 0; i < count; i++) {
 		const struct schema_tensor *k = &layers[i].tensor[SAVED_K];
-		uint64_t rows = k->source ? schema_axis(k, 't') : 0;
+		uint64_t rows = rows_with_data(k);
 		longest = rows > longest ? rows : longest;
 	}
 	for (int64_t i = 0; i < count; i++) {
 		const struct schema_tensor *k = &layers[i].tensor[SAVED_K];
-		uint64_t rows = k->source ? schema_axis(k, 't') : 0;
+		uint64_t rows = rows_with_data(k);
 		if (rows == 0 || rows == longest)
 			continue;
 		if (shorter != 0 && rows != shorter)

@@ -204,6 +204,9 @@ int schema_vllm_describe(const struct schema_job *job)
 {
 	struct schema_layer layer = { 0 };
 
+	if (!schema_vllm_fits(job->container)) /* read so because --as says so */
+		return saved_fail(job->error, "snapshot-no-cache", "no_cache", job->path, "", -1,
+		        "its only tensor must be " TENSOR);
 	layer.name = layer_name(job, saved_file_path(job->container->file));
 	if (!layer.name)
 		return saved_fail_memory(job->error, job->path);

@@ -341,7 +341,9 @@ static bool cells_as_declared(
 		const struct saved_part *part = &cache->parts[i];
 		if ((tensor++)->shape[0] != (uint64_t)part->row_count)
 			return false;
-		tensor += part->tokens != NULL;
+		if (part->tokens && ((tensor++)->shape[0] != (uint64_t)part->row_count ||
+		                            tensor[-1].dtype != SAFETENSORS_I64))
+			return false;
 		if (part->sequences &&
 		        ((tensor++)->shape[0] != part->sequence_begin[part->row_count] ||
 		                (tensor++)->shape[0] != (uint64_t)part->row_count + 1))

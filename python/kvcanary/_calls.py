@@ -1,7 +1,7 @@
 """The operations over tensors as plain functions of positional arguments, through ctypes.
 
 Structs (rope, group, plan, ring, requests, stamp, report) come as addresses, 0 = none; tensors as
-arrays of any framework. kvcanary's tvm-ffi entry points (src/python/tvm_ffi.c) take the same
+arrays of any framework. kvcanary's tvm-ffi entry points (src/ffi/tvm_ffi.c) take the same
 arguments in the same order; :mod:`kvcanary._fast` calls those where it can.
 
 Every function fails by raising, in the catalogue's words, with nothing written.

@@ -383,6 +383,23 @@ def device_of(array: Array) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def on_stream(array: Array, stream: Any) -> AbstractContextManager[Any]:
+    """Memory of a ``with`` block is made, filled and read on the caller's stream, if there is one."""
+    if stream is None:
+        return nullcontext()
+    number = stream_of(array, stream)
+    scope: AbstractContextManager[Any] = nullcontext()
+    if getattr(array, "is_cuda", False):
+        import torch
+
+        scope = torch.cuda.stream(torch.cuda.ExternalStream(number, device=array.device))
+    elif type(array).__module__.partition(".")[0] == "cupy":
+        import cupy
+
+        scope = cupy.cuda.ExternalStream(number)
+    return scope
+
+
 def to_host(words: Array) -> list[int]:
     """An int64 array of any framework as Python ints."""
     return [int(word) for word in words.tolist()]

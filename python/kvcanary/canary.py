@@ -16,6 +16,7 @@ from ._tensor import (
     View,
     flat,
     new_array,
+    on_stream,
     require_device,
     stream_of,
     to_host,
@@ -788,7 +789,8 @@ def check_plan(
         Without a ring also for a slot claimed twice (status E_SLOT_DUPLICATE, a ValueError).
     """
     if scratch is None:
-        scratch = new_array(group.records, (2, group.record_count), "int64", zero=True)
+        with on_stream(group.records, stream):
+            scratch = new_array(group.records, (2, group.record_count), "int64", zero=True)
     call(
         "check_plan",
         scratch,
@@ -935,7 +937,8 @@ def copy(
     """
     if scratch is None:
         count = int(from_slots.shape[0]) if len(from_slots.shape) else 0
-        scratch = new_array(group.records, (count, 6), "int64")
+        with on_stream(group.records, stream):
+            scratch = new_array(group.records, (count, 6), "int64")
     call(
         "copy",
         from_slots,
@@ -996,7 +999,8 @@ def scan_finite(group: Group, slots: Array, *, stream: Any = None) -> FiniteScan
     slots : array
         int64 ``[n]``; negative ones are skipped.
     """
-    out = new_array(group.records, (6,), "int64", zero=True)
-    target = flat(out, "out", "int64", length=6)
-    call("scan_finite", slots, target.data, group.address, slots, stream_of(slots, stream))
-    return FiniteScan(*to_host(out))
+    with on_stream(group.records, stream):
+        out = new_array(group.records, (6,), "int64", zero=True)
+        target = flat(out, "out", "int64", length=6)
+        call("scan_finite", slots, target.data, group.address, slots, stream_of(slots, stream))
+        return FiniteScan(*to_host(out))

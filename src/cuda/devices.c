@@ -11,6 +11,11 @@
 static const int architectures[] = { KVC_CUDA_CAPABILITIES };
 #define ARCHITECTURE_COUNT (sizeof(architectures) / sizeof(architectures[0]))
 
+int kvc__cuda_newest(void)
+{
+	return architectures[ARCHITECTURE_COUNT - 1];
+}
+
 const char *kvc_cuda_architectures(void)
 {
 	return KVC_CUDA_ARCHITECTURE_NAMES;

@@ -191,7 +191,7 @@ kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch
 	CUkernel handle;
 
 	memset(attributes, 0, sizeof(attributes));
-	if (launch->programmatic) {
+	if (launch->programmatic && kvc__cuda_newest() >= 90) {
 		attributes[attribute_count].id =
 		        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
 		attributes[attribute_count++].value.programmaticStreamSerializationAllowed = 1;
@@ -217,9 +217,11 @@ kvc_status kvc__cuda_chip(struct kvc__chip *out)
 	KVC__TRY(kvc__driver_check(driver.device_attribute(&out->processors,
 	                                   CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
 	        "multiprocessor count"));
-	return kvc__driver_check(driver.device_attribute(&out->has_clusters,
-	                                 CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device),
-	        "cluster launch");
+	KVC__TRY(kvc__driver_check(driver.device_attribute(&out->has_clusters,
+	                                   CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device),
+	        "cluster launch"));
+	out->has_clusters = out->has_clusters && kvc__cuda_newest() >= 90;
+	return KVC_OK;
 }
 
 /* ---- what the front doors call ---- */

@@ -72,6 +72,10 @@ static inline int64_t kvc__divide_up(int64_t a, int64_t b)
 kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch *launch,
         const void *params, void *stream);
 
+/* The newest compute capability, times ten, that this build has code for: what kernels see as
+ * __CUDA_ARCH__ is never more, whatever the chip can do. */
+int kvc__cuda_newest(void);
+
 /* What the device of the current context is like, as far as launches depend on it. */
 struct kvc__chip {
 	int processors;

@@ -113,8 +113,8 @@ static int is_fast(const struct kvc__cuda_rope *call)
 
 	if (job->element == KVC__ELEMENT_F32 || (job->kv_dim != 64 && job->kv_dim != 128) ||
 	        job->q_dim != job->kv_dim || job->rope->rotary_dim != job->kv_dim ||
-	        job->rope->style != KVC_ROPE_NEOX || call->check_finite ||
-	        job->q_heads + 2 * job->kv_heads > 120)
+	        job->rope->style != KVC_ROPE_NEOX || call->check_finite || job->q_heads < 1 ||
+	        job->kv_heads < 1 || job->q_heads + 2 * job->kv_heads > 120)
 		return 0;
 	/* Beyond these the numbering of heads by a multiplication is not exact. */
 	if (job->token_count * (job->q_heads + 2 * job->kv_heads) >=

@@ -15,8 +15,8 @@ END
 }
 make_cache cache.safetensors kvc.model m1
 kvcanary stamp cache.safetensors -o side.safetensors; echo "exit $?"
-kvcanary check cache.safetensors side.safetensors | head -1; echo "exit ${PIPESTATUS[0]}"
+kvcanary check cache.safetensors side.safetensors > out; echo "exit $?"; head -1 out
 for pair in kvc.model=m2 kvc.tokenizer=t2 kvc.block_size=128 kvc.rope.base=500000 kvc.rope.style=interleaved; do
 	make_cache cache.safetensors "${pair%=*}" "${pair#*=}"
-	kvcanary check cache.safetensors side.safetensors 2>&1 | head -1; echo "exit ${PIPESTATUS[0]}"
+	kvcanary check cache.safetensors side.safetensors 2> out; echo "exit $?"; head -1 out
 done

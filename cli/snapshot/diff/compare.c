@@ -104,7 +104,9 @@ static void set_up_target(struct diff_target *target, const struct diff_stack *s
 {
 	target->compared = stack->pair_count > 0;
 	for (int64_t i = 0; target->compared && i < stack->part_count[0]; i++)
-		for (int64_t j = 0; target->compared && j < stack->part_count[1]; j++) {
+		/* All of A with one of B, and one of A with all of B: like is like with the rest. */
+		for (int64_t j = 0; target->compared && j < (i > 0 ? 1 : stack->part_count[1]);
+		        j++) {
 			const struct saved_tensor *a =
 			        diff_tensor(&target->source[0], stack->parts[0][i]);
 			const struct saved_tensor *b =

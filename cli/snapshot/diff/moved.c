@@ -397,7 +397,7 @@ static void report_shift(struct mover *mover, int64_t by)
 
 	for (int64_t i = 0; i < mover->searched_count; i++)
 		if (mover->found[i] >= 0 &&
-		        suspect_position(mover, DIFF_A, mover->searched[i]) < from) {
+		        (first < 0 || suspect_position(mover, DIFF_A, mover->searched[i]) < from)) {
 			from = suspect_position(mover, DIFF_A, mover->searched[i]);
 			first = i;
 		}

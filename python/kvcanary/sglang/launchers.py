@@ -123,14 +123,14 @@ def _write_plan(call: _Call, plan: WritePlan, name: str, *, out: bool) -> int:
     ))  # fmt: skip
 
 
-def _context(call: _Call, context: VerifyOrWriteContext) -> int:
+def _context(call: _Call, context: VerifyOrWriteContext, *, writes: bool) -> int:
     sources = context.real_kv_sources
     structs = (_abi.kvc_sglang_source * max(len(sources), 1))()
     for i, source in enumerate(sources):
         structs[i], seen = source_struct(source, f"real_kv_sources[{i}].tensor", call.stream)
         call.keep(seen)
     # The buffer goes as it is: a copy would be stamped in its place, and the size of the pool.
-    buffer = view(context.canary_buf, "canary_buf", stream=call.stream)
+    buffer = view(context.canary_buf, "canary_buf", writable=writes, stream=call.stream)
     return call.address(_abi.kvc_sglang_context(
         canary_buf=call.keep(buffer),
         kernel_kind=int(context.kernel_kind),
@@ -315,7 +315,7 @@ def launch_canary_verify_kernel(
         return
     call = _Call(context.canary_buf)
     arguments = _abi.kvc_sglang_verify_args(
-        context=_context(call, context),
+        context=_context(call, context, writes=False),
         plan=_verify_plan(call, plan, "plan", out=False),
         check_verify_expected_token=int(check_verify_expected_token),
     )
@@ -368,7 +368,7 @@ def launch_canary_write_kernel(
         return
     call = _Call(context.canary_buf)
     arguments = _abi.kvc_sglang_write_args(
-        context=_context(call, context),
+        context=_context(call, context, writes=True),
         plan=_write_plan(call, plan, "plan", out=False),
         input_ids=call(input_ids, "input_ids"),
         positions=call(positions, "positions"),
