@@ -132,19 +132,21 @@ static void entries_part(void *context, int32_t index)
 	const kvc_plan *plan = &w->verify_plan;
 	int64_t begin = bench_piece(w->slots, index, w->threads);
 	int64_t end = bench_piece(w->slots, index + 1, w->threads);
-	int64_t sum = 0;
+	uint64_t sum = 0; /* may wrap */
 
 	rows_part(w, index);
 	for (int64_t i = begin; i < end; i++) {
 		const kvc_record *record = &w->records[plan->verify_slot_indices[i]];
 		__builtin_prefetch(
 		        &w->records[plan->verify_slot_indices[i + 32 < end ? i + 32 : i]]);
-		sum += plan->verify_expected_tokens[i] + plan->verify_expected_positions[i] +
-		       plan->verify_prev_slot_indices[i] + plan->verify_request[i];
-		sum += record->token + record->position +
-		       (int64_t)(record->prev_hash ^ record->fingerprint);
+		sum += (uint64_t)plan->verify_expected_tokens[i] +
+		       (uint64_t)plan->verify_expected_positions[i] +
+		       (uint64_t)plan->verify_prev_slot_indices[i] +
+		       (uint64_t)plan->verify_request[i];
+		sum += (uint64_t)record->token + (uint64_t)record->position +
+		       (record->prev_hash ^ record->fingerprint);
 	}
-	w->sums[index] += (uint64_t)sum;
+	w->sums[index] += sum;
 }
 
 static void entries_call(void *context, int64_t turn)
