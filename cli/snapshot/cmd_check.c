@@ -129,26 +129,19 @@ static int take_own_option(struct session *session, int option, const char *valu
 static int list_inputs(struct session *session, int count, char **paths)
 {
 	const struct saved_options *options = &session->settings.saved;
-	int code = 0;
+	int code;
 
 	if (count == 2 && !session->side_path && side_is(paths[1])) {
 		session->side_path = paths[1];
 		count = 1;
 	}
-	for (int i = 0; i < count && code == 0; i++)
-		code = fleet_add(&session->fleet, paths[i], options);
-	if (code == 0 && session->list_path)
-		code = fleet_add_list(&session->fleet, session->list_path, options);
+	code = fleet_gather(&session->fleet, count, paths, session->list_path, options);
 	/* Beside caches of a directory may lie their stamp, and the log of this run. */
 	if (session->fleet.expanded && session->side_path)
 		fleet_leave_out(&session->fleet, session->side_path);
 	if (session->fleet.expanded && session->log_path)
 		fleet_leave_out(&session->fleet, session->log_path);
-	if (code == 0 && session->fleet.count == 0)
-		return cli_fail(
-		        session->fleet.expanded ? "snapshot-nothing-found" : "snapshot-no-file",
-		        "command", "kvcanary check", NULL);
-	return code;
+	return code ? code : fleet_refuse_empty(&session->fleet, "kvcanary check");
 }
 
 /* ---- one file ---- */

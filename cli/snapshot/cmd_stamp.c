@@ -108,7 +108,7 @@ static int run_stamp(struct session *session, int argc, char **argv)
 {
 	const struct saved_options *options = &session->settings.saved;
 	const char *value;
-	int option, code = 0;
+	int option, code;
 
 	while ((option = cli_next_option(&manual, argc, argv, &value)) >= 0)
 		if (take_option(session, option, value) != 0)
@@ -119,18 +119,15 @@ static int run_stamp(struct session *session, int argc, char **argv)
 		cli_print_manual(&manual);
 		return CLI_GOOD;
 	}
-	for (int i = optind; i < argc && code == 0; i++)
-		code = fleet_add(&session->fleet, argv[i], options);
-	if (code == 0 && session->list_path)
-		code = fleet_add_list(&session->fleet, session->list_path, options);
+	code = fleet_gather(
+	        &session->fleet, argc - optind, argv + optind, session->list_path, options);
 	if (code)
 		return code;
 	if (session->output && session->fleet.expanded && side_is(session->output))
 		fleet_leave_out(&session->fleet, session->output); /* of the last time */
-	if (session->fleet.count == 0)
-		return cli_fail(
-		        session->fleet.expanded ? "snapshot-nothing-found" : "snapshot-no-file",
-		        "command", "kvcanary stamp", NULL);
+	code = fleet_refuse_empty(&session->fleet, "kvcanary stamp");
+	if (code)
+		return code;
 	if (!session->output)
 		return cli_fail("stamp-no-output", NULL);
 	for (int64_t i = 0; i < session->fleet.count; i++)

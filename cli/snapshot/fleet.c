@@ -133,6 +133,24 @@ int fleet_add_list(struct fleet *fleet, const char *path, const struct saved_opt
 	return code;
 }
 
+int fleet_gather(struct fleet *fleet, int count, char **paths, const char *list_path,
+        const struct saved_options *options)
+{
+	int code = 0;
+
+	for (int i = 0; i < count && code == 0; i++)
+		code = fleet_add(fleet, paths[i], options);
+	return code == 0 && list_path ? fleet_add_list(fleet, list_path, options) : code;
+}
+
+int fleet_refuse_empty(const struct fleet *fleet, const char *command)
+{
+	if (fleet->count > 0)
+		return CLI_GOOD;
+	return cli_fail(fleet->expanded ? "snapshot-nothing-found" : "snapshot-no-file", "command",
+	        command, NULL);
+}
+
 void fleet_leave_out(struct fleet *fleet, const char *path)
 {
 	int64_t kept = 0;

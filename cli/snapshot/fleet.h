@@ -23,6 +23,13 @@ struct fleet {
 int fleet_add(struct fleet *fleet, const char *path, const struct saved_options *options);
 /* Adds the lines of a file, "-" for standard input. */
 int fleet_add_list(struct fleet *fleet, const char *path, const struct saved_options *options);
+/* The paths of a command line, then those of the list if there is one; as fleet_add(). */
+int fleet_gather(struct fleet *fleet, int count, char **paths, const char *list_path,
+        const struct saved_options *options);
+
+/* CLI_GOOD; with no file at all CLI_CANNOT, and why is printed. 'command': as people type it. */
+int fleet_refuse_empty(const struct fleet *fleet, const char *command);
+
 /* Drops a file from the list, under whatever name it is there: a stamp or a log beside the caches. */
 void fleet_leave_out(struct fleet *fleet, const char *path);
 void fleet_free(struct fleet *fleet);

@@ -42,7 +42,7 @@ struct side;
 int side_open(struct side **out, const char *path, struct saved_error *error);
 void side_close(struct side *side); /* NULL is fine */
 
-/* Is this file a stamp, damaged or not? */
+/* Is this file a stamp, damaged or not? Reads its header alone. */
 bool side_is(const char *path);
 
 /* KV heads that the stamp of this file was made with; 0 if it does not tell. */

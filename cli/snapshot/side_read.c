@@ -108,16 +108,23 @@ static int compute_self(uint64_t *out, const struct side *side, struct saved_err
 	return failed;
 }
 
-static int check_self(const struct side *side, struct saved_error *error)
+static int check_schema(const struct side *side, struct saved_error *error)
 {
 	const struct safetensors_tensor *self = safetensors_find(side->container, SIDE_SELF);
 	const char *schema = safetensors_metadata(side->container, "kvc.schema");
-	uint64_t stored, computed = 0;
 
 	if (!schema || strcmp(schema, SIDE_SCHEMA) != 0 || !self ||
-	        self->dtype != SAFETENSORS_U64 || self->bytes != sizeof(stored))
+	        self->dtype != SAFETENSORS_U64 || self->bytes != sizeof(uint64_t))
 		return fail_side(
 		        error, side, "kvc.schema", "it is no stamp that this version can read");
+	return 0;
+}
+
+static int check_self(const struct side *side, struct saved_error *error)
+{
+	const struct safetensors_tensor *self = safetensors_find(side->container, SIDE_SELF);
+	uint64_t stored, computed = 0;
+
 	if (saved_file_read(side->file, self->offset, sizeof(stored), &stored, SIDE_SELF, error) !=
 	        0)
 		return -1;
@@ -156,7 +163,8 @@ static int list_stamped_files(struct side *side, struct saved_error *error)
 	return 0;
 }
 
-int side_open(struct side **out, const char *path, struct saved_error *error)
+/* Its header alone. */
+static int open_header(struct side **out, const char *path, struct saved_error *error)
 {
 	struct side *side = calloc(1, sizeof(*side));
 
@@ -168,7 +176,21 @@ int side_open(struct side **out, const char *path, struct saved_error *error)
 	}
 	if (saved_file_open(&side->file, path, error) != 0 ||
 	        safetensors_open(&side->container, side->file, error) != 0 ||
-	        check_self(side, error) != 0 || list_stamped_files(side, error) != 0) {
+	        check_schema(side, error) != 0) {
+		side_close(side);
+		return -1;
+	}
+	*out = side;
+	return 0;
+}
+
+int side_open(struct side **out, const char *path, struct saved_error *error)
+{
+	struct side *side;
+
+	if (open_header(&side, path, error) != 0)
+		return -1;
+	if (check_self(side, error) != 0 || list_stamped_files(side, error) != 0) {
 		side_close(side);
 		return -1;
 	}
@@ -181,11 +203,10 @@ bool side_is(const char *path)
 	struct saved_error error;
 	struct side *side;
 
-	if (side_open(&side, path, &error) == 0) {
-		side_close(side);
-		return true;
-	}
-	return strcmp(error.slug, "snapshot-side-damaged") == 0;
+	if (open_header(&side, path, &error) != 0)
+		return false;
+	side_close(side);
+	return true;
 }
 
 void side_close(struct side *side)

@@ -6,14 +6,12 @@
  * Must agree with the fingerprint that canary verify computes over the same bytes.
  */
 #define XXH_INLINE_ALL
+#include "cpu/fingerprint.h"
 #include "cpu/hash.h"
 #include "cpu/rope.h"
 
 #include <string.h>
 #include <xxhash.h>
-
-/* Of each head, with partial coverage. */
-#define PARTIAL_BYTES 16
 
 /* Gathered rows up to this size are hashed in one go; larger ones through a streaming state. */
 #define GATHER_BYTES 4096
@@ -92,7 +90,7 @@ static uint64_t hash_row(const struct row *row, const kvc_stamp *stamp, kvc__xxh
 	} else {
 		/* Heads as the group's source declares them, which may differ from the pool's. */
 		int64_t head = stamp->head_bytes;
-		int64_t part = head < PARTIAL_BYTES ? head : PARTIAL_BYTES;
+		int64_t part = head < KVC__PARTIAL_BYTES ? head : KVC__PARTIAL_BYTES;
 		for (int64_t at = 0; at < row->row_bytes; at += head)
 			gather_run(&gather, row, at, part);
 	}

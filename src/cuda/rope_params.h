@@ -57,7 +57,4 @@ struct kvc__rope_params {
 #define KVC__STAMP_Q_HEADS 2 /* of a lane, where bytes are streamed */
 #define KVC__STAMP_BLOCKS 8
 
-/* Bytes of the parameters that the common kernels take. */
-#define KVC__ROPE_PARAMS_SMALL offsetof(struct kvc__rope_params, inv_freq_rest)
-
 #endif

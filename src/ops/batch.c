@@ -6,8 +6,6 @@
 #include "ops/arguments.h"
 #include "ops/group.h"
 
-#define SGLANG_SOURCES_MAX 4
-
 kvc_status kvc__batch_take(
         struct kvc__batch *out, const kvc_requests *requests, const kvc_group *group)
 {
@@ -103,7 +101,7 @@ kvc_status kvc__batch_check_ring(const kvc_ring *ring, const kvc_group *group)
 
 kvc_status kvc__batch_check_sources(const kvc_group *group, int32_t rules)
 {
-	if (rules == KVC_RULES_SGLANG && group->source_count > SGLANG_SOURCES_MAX)
+	if (rules == KVC_RULES_SGLANG && group->source_count > KVC_SGLANG_SOURCES_MAX)
 		return kvc__fail_sglang_sources_max(-1, group->source_count);
 	return KVC_OK;
 }

@@ -16,9 +16,6 @@ kvc_status kvc__sglang_check_contiguous(const struct kvc__named *list, size_t co
 /* Every tensor there, null-argument otherwise; with shapes that can be read. */
 kvc_status kvc__sglang_check_all_present(const struct kvc__named *list, size_t count);
 
-/* The first element of an int32 vector in host memory; it must have one. */
-int32_t kvc__sglang_int32(const kvc_tensor *tensor);
-
 /*
  * 'out' and *count_out from the context's sources, for kvc_group; *slot_limit_out is the number of
  * slots that all of them have. None if the mode covers nothing.

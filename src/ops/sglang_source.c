@@ -41,11 +41,6 @@ kvc_status kvc__sglang_check_all_present(const struct kvc__named *list, size_t c
 	return KVC_OK;
 }
 
-int32_t kvc__sglang_int32(const kvc_tensor *tensor)
-{
-	return *(const int32_t *)(const void *)kvc__tensor_data(tensor);
-}
-
 /* A tensor whose shape is the strides of another one, to print them. 'strides' is room for them. */
 static kvc_tensor strides_as_shape(const kvc_tensor *tensor, int64_t strides[KVC__NDIM_MAX])
 {
