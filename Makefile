@@ -8,6 +8,9 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 TRACE ?= data/mooncake_conversation_trace.jsonl
 FUZZ_SECONDS ?= 60
+# Machine code for three kinds of GPU takes minutes; CI builds the kernels for one, in check-cuda.
+CUDA ?= $(if $(CI),OFF,AUTO)
+CUDA_ARCHITECTURE ?= 90
 # CI treats a warning as an error; for a person's own compiler, newer than ours, it is only one.
 WERROR := $(if $(CI),ON,OFF)
 
@@ -24,23 +27,23 @@ SH_FILES = $(shell find tools bench tests -name '*.sh' -not -path 'tests/cli/*' 
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .PHONY: build run test test-python test-sglang wheel check check-clang check-asan check-tsan check-neon \
-	check-all fuzz bench bench-peers bench-sglang docs install \
+	check-cuda check-all fuzz bench bench-peers bench-sglang docs install \
 	format format-check lint clean help
 
 build: ## The library and the command build/kvcanary (the default)
 	tools/setup.sh build
-	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF -DKVC_CUDA=$(CUDA) >/dev/null
 	cmake --build build -j $(JOBS)
 
 run: ## Replay a serving trace with every fault; writes report.html
 	@tools/setup.sh build
-	@[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	@[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF -DKVC_CUDA=$(CUDA) >/dev/null
 	@cmake --build build -j $(JOBS) --target kvcanary -- --no-print-directory -s
 	build/kvcanary replay $(TRACE) --fault all --html report.html
 
 test: ## Build and run all tests of the quick tier
 	tools/setup.sh test $(if $(KVC_REQUIRE_ALL),browser)
-	cmake -S . -B build -DKVC_BUILD_TESTS=ON -DKVC_WERROR=$(WERROR) >/dev/null
+	cmake -S . -B build -DKVC_BUILD_TESTS=ON -DKVC_CUDA=$(CUDA) -DKVC_WERROR=$(WERROR) >/dev/null
 	cmake --build build -j $(JOBS)
 	$(CTEST) --test-dir build --timeout 300
 	$(MAKE) test-python
@@ -51,25 +54,25 @@ test-python: ## Tests of the Python package, in an environment of its own (build
 
 wheel: ## A wheel that other machines take, into build/wheelhouse
 	tools/setup.sh python
-	tests/python/run.sh build --only-wheel
+	KVC_CUDA=$(CUDA) tests/python/run.sh build --only-wheel
 
 check: check-clang check-asan check-tsan ## clang without a warning; tests under ASan+UBSan and TSan
 
 check-clang: ## Build with clang, every warning an error
 	tools/setup.sh sanitize
-	cmake -S . -B build-clang -DCMAKE_C_COMPILER=clang -DKVC_WERROR=ON >/dev/null
+	cmake -S . -B build-clang -DCMAKE_C_COMPILER=clang -DKVC_CUDA=OFF -DKVC_WERROR=ON >/dev/null
 	cmake --build build-clang -j $(JOBS)
 
 check-asan: ## Tests under AddressSanitizer and UndefinedBehaviorSanitizer (gcc)
 	tools/setup.sh test
-	cmake -S . -B build-asan -DCMAKE_C_COMPILER=gcc \
+	cmake -S . -B build-asan -DCMAKE_C_COMPILER=gcc -DKVC_CUDA=OFF \
 		-DKVC_SANITIZE=address,undefined >/dev/null
 	cmake --build build-asan -j $(JOBS)
 	UBSAN_OPTIONS=print_stacktrace=1 $(CTEST) --test-dir build-asan --timeout 600 -LE 'tree|html'
 
 check-tsan: ## Tests under ThreadSanitizer (clang)
 	tools/setup.sh sanitize
-	cmake -S . -B build-tsan -DCMAKE_C_COMPILER=clang \
+	cmake -S . -B build-tsan -DCMAKE_C_COMPILER=clang -DKVC_CUDA=OFF \
 		-DKVC_SANITIZE=thread >/dev/null
 	cmake --build build-tsan -j $(JOBS)
 	TSAN_OPTIONS=die_after_fork=0 $(FIXED_LAYOUT) $(CTEST) --test-dir build-tsan --timeout 600 -LE 'tree|html'
@@ -82,20 +85,29 @@ NEON_RUN := ^test_(variants|variants_bytes|float_formats)$$|^test_(rope_random|s
 check-neon: ## Tests of CPU variants and arithmetic for 64-bit ARM, under qemu
 	tools/setup.sh neon
 	cmake -S . -B build-neon -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake \
-		-DKVC_BUILD_CLI=OFF -DKVC_WERROR=$(WERROR) >/dev/null
+		-DKVC_BUILD_CLI=OFF -DKVC_CUDA=OFF -DKVC_WERROR=$(WERROR) >/dev/null
 	cmake --build build-neon -j $(JOBS) --target $(NEON_TESTS)
 	$(CTEST) --test-dir build-neon --timeout 1200 -R '$(NEON_RUN)'
 
+CUDA_TESTS = $(basename $(notdir $(wildcard tests/test_cuda_*.c)))
+
+check-cuda: ## Build the CUDA back end for CUDA_ARCHITECTURE (90) and run its tests, if there is a GPU
+	tools/setup.sh test
+	cmake -S . -B build-cuda -DKVC_BUILD_TESTS=ON -DKVC_BUILD_CLI=OFF -DKVC_CUDA=ON \
+		-DKVC_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURE) -DKVC_WERROR=ON >/dev/null
+	cmake --build build-cuda -j $(JOBS) --target kvcanary_shared $(CUDA_TESTS)
+	$(CTEST) --test-dir build-cuda --timeout 600 -R '^test_cuda_'
+
 check-all: check ## check, the long tests, and a clean replay of the whole trace
 	tools/setup.sh test browser
-	cmake -S . -B build -DKVC_BUILD_TESTS=ON >/dev/null
+	cmake -S . -B build -DKVC_BUILD_TESTS=ON -DKVC_CUDA=$(CUDA) >/dev/null
 	cmake --build build -j $(JOBS)
 	KVC_TEST_LONG=1 KVC_REQUIRE_ALL=1 $(CTEST) --test-dir build --timeout 5400
 	build/kvcanary replay $(TRACE) --requests all
 
 fuzz: ## Fuzz each parser for FUZZ_SECONDS (60) with libFuzzer and ASan
 	tools/setup.sh fuzz
-	cmake -S . -B build-fuzz -DCMAKE_C_COMPILER=clang -DKVC_BUILD_TESTS=OFF -DKVC_FUZZ=ON \
+	cmake -S . -B build-fuzz -DCMAKE_C_COMPILER=clang -DKVC_BUILD_TESTS=OFF -DKVC_CUDA=OFF -DKVC_FUZZ=ON \
 		-DKVC_SANITIZE=address,undefined >/dev/null
 	cmake --build build-fuzz -j $(JOBS)
 	for target in build-fuzz/fuzz/fuzz_*; do \
@@ -106,14 +118,14 @@ fuzz: ## Fuzz each parser for FUZZ_SECONDS (60) with libFuzzer and ASan
 
 bench: ## Time every operation; BENCH_ARGS="--quick" takes 40 seconds, "--help" says more
 	@tools/setup.sh build
-	@[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	@[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF -DKVC_CUDA=$(CUDA) >/dev/null
 	@cmake --build build -j $(JOBS) --target kvcanary-bench -- --no-print-directory -s
 	build/kvcanary-bench $(BENCH_ARGS)
 
 bench-peers: ## The same beside torch and ggml (from PyPI, into build/); writes bench/results/
 	tools/setup.sh peers
 	bench/peers.sh build
-	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF -DKVC_CUDA=$(CUDA) >/dev/null
 	cmake --build build -j $(JOBS) --target kvcanary-bench
 	build/kvcanary-bench --json $(BENCH_ARGS) >build/bench.json
 	build/peers-venv/bin/python bench/peers_cpu.py >build/peers.json
@@ -122,14 +134,14 @@ bench-peers: ## The same beside torch and ggml (from PyPI, into build/); writes 
 test-sglang: ## Compare kvcanary.sglang with SGLang's own reference (from PyPI, into build/)
 	tools/setup.sh peers
 	tools/sglang.sh build
-	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF -DKVC_CUDA=$(CUDA) >/dev/null
 	cmake --build build -j $(JOBS) --target kvcanary_shared
 	$(WITH_SGLANG) build/sglang-venv/bin/python -m pytest -q tests/python/test_sglang_reference.py
 
 bench-sglang: ## Time kvcanary.sglang beside SGLang's torch reference on the CPU
 	tools/setup.sh peers
 	tools/sglang.sh build
-	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF >/dev/null
+	[ -f build/CMakeCache.txt ] || cmake -S . -B build -DKVC_BUILD_TESTS=OFF -DKVC_CUDA=$(CUDA) >/dev/null
 	cmake --build build -j $(JOBS) --target kvcanary_shared
 	$(WITH_SGLANG) build/sglang-venv/bin/python bench/python_sglang.py $(BENCH_ARGS)
 
@@ -155,7 +167,7 @@ lint: ## The project's own rules, shellcheck, cppcheck and clang-tidy
 	python3 tests/lint.py
 	shellcheck $(SH_FILES)
 	shellcheck --shell=bash --exclude=SC2102 tests/cli/*.sh
-	cmake -S . -B build -DKVC_BUILD_TESTS=ON >/dev/null
+	cmake -S . -B build -DKVC_BUILD_TESTS=ON -DKVC_CUDA=$(CUDA) >/dev/null
 	cmake --build build -j $(JOBS) --target kvc_catalog
 	tools/lint.sh
 

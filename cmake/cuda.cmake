@@ -3,7 +3,7 @@
 #
 # kvc_add_cuda(<object library>) adds it, or says that there is no nvcc and leaves it out.
 
-set(KVC_CUDA OFF CACHE STRING "Build the CUDA back end: ON, OFF, or AUTO (if nvcc is found)")
+set(KVC_CUDA AUTO CACHE STRING "Build the CUDA back end: ON, OFF, or AUTO (if nvcc is found)")
 set(KVC_CUDA_ARCHITECTURES 80 90 100 CACHE STRING "Compute capabilities to build machine code for")
 
 function(kvc_add_cuda target)

@@ -33,7 +33,7 @@ build_sdist(sys.argv[1])' "$build/dist" >/dev/null
 PATH=$here/$venv/bin:$PATH "$venv/bin/pip" wheel --quiet --no-deps --no-build-isolation \
 	-w "$build/dist" "$build"/dist/kvcanary-*.tar.gz \
 	--config-settings=build-dir="$here/$build/wheel" \
-	--config-settings=cmake.define.KVC_CUDA=OFF
+	--config-settings=cmake.define.KVC_CUDA="${KVC_CUDA:-OFF}"
 # The tag says which C library the wheel needs at least; auditwheel finds out and checks the rest.
 PATH=$here/$venv/bin:$PATH "$venv/bin/auditwheel" repair -w "$build/wheelhouse" \
 	"$build"/dist/kvcanary-*.whl >"$build/auditwheel.log" 2>&1 || { cat "$build/auditwheel.log"; exit 1; }
