@@ -21,9 +21,12 @@
 /* The finaliser of splitmix64 (Stafford's variant 13): a bijection, 0 goes to 0. */
 static inline KVC__HD uint64_t kvc__splitmix64(uint64_t x)
 {
+#if !defined(KVC_MOVES_ONLY) /* src/cuda/moves.cuh: kernels without their arithmetic */
 	x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
 	x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-	return x ^ (x >> 31);
+	x = x ^ (x >> 31);
+#endif
+	return x;
 }
 
 static inline KVC__HD uint64_t kvc__mix3(uint64_t a, uint64_t b, uint64_t c)

@@ -11,6 +11,8 @@ enum { NOBODYS, CLAIMED, OUTSIDE };
 
 static __device__ __forceinline__ int claim_of(const kvc__check_plan_params &p, int64_t slot)
 {
+	if (KVC__MOVES_ONLY)
+		return CLAIMED;
 	if (slot < 0 || slot == p.reserved_slot)
 		return NOBODYS;
 	return slot < p.record_count ? CLAIMED : OUTSIDE;
@@ -117,6 +119,10 @@ static __device__ void judge_entry(const kvc__check_plan_params &p, int64_t i)
 	} else {
 		int64_t first = INT64_MAX - p.first_entry[slot];
 		uint64_t chain;
+		if (KVC__MOVES_ONLY) {
+			kvc__keep((uint64_t)first);
+			return;
+		}
 		// Scratch that was not zero may name anything.
 		if (first < 0 || first >= i || is_sound(p, first, i))
 			return;

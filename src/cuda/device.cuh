@@ -2,6 +2,7 @@
 #ifndef KVC__CUDA_DEVICE_CUH
 #define KVC__CUDA_DEVICE_CUH
 
+#include "cuda/moves.cuh"
 #include "kvcanary.h"
 
 #define KVC__KERNEL extern "C" __global__

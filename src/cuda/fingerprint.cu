@@ -37,7 +37,7 @@ static __device__ __forceinline__ void range_of(
 
 static __device__ __forceinline__ bool is_wanted(const kvc__fingerprint_params &p, int64_t slot)
 {
-	return slot >= 0 && slot < p.slot_limit && slot != p.reserved_slot;
+	return KVC__MOVES_ONLY || (slot >= 0 && slot < p.slot_limit && slot != p.reserved_slot);
 }
 
 enum { ROWS_ANY, ROWS_PLAIN, ROWS_TILES };

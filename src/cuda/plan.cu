@@ -64,8 +64,8 @@ static __device__ __forceinline__ int64_t write_count(
 static __device__ __forceinline__ bool table_has(
         const kvc__plan_table &table, int64_t row, int64_t column)
 {
-	return (uint64_t)row < (uint64_t)table.row_count &&
-	       (uint64_t)column < (uint64_t)table.column_count;
+	return KVC__MOVES_ONLY || ((uint64_t)row < (uint64_t)table.row_count &&
+	                                  (uint64_t)column < (uint64_t)table.column_count);
 }
 
 static __device__ __forceinline__ int64_t slot_at(
@@ -164,7 +164,14 @@ static __device__ __forceinline__ int64_t load_tile(
 		}
 		sum += length[i];
 	}
-	int64_t base = carry + sum_before(sum, sums, &total);
+	int64_t base;
+	if (KVC__MOVES_ONLY) { // see request_at()
+		int64_t each = p.job.prefix_lens[0];
+		base = carry + at * each;
+		total = p.job.request_count * each;
+	} else {
+		base = carry + sum_before(sum, sums, &total);
+	}
 #pragma unroll
 	for (int i = 0; i < ITEMS; i++) {
 		tile.base[at + i] = base;
@@ -183,6 +190,8 @@ static __device__ __forceinline__ int64_t load_tile(
 // The last of requests [low, high) that begins at number g or before. base[low] <= g.
 static __device__ __forceinline__ int request_at(const int64_t *base, int low, int high, int64_t g)
 {
+	if (KVC__MOVES_ONLY)
+		return (int)(g >> (__ffsll((long long)base[1]) - 1)); // requests of one length, a power of two
 	while (high - low > 1) {
 		int middle = (low + high) / 2;
 		if (base[middle] <= g)
@@ -370,7 +379,7 @@ static __device__ __forceinline__ int refusal_of(
 static __device__ __forceinline__ int64_t write_tile(
         const kvc__plan_params &p, int64_t *sums, int64_t first, int64_t carry)
 {
-	int64_t count[ITEMS], sum = 0, total;
+	int64_t count[ITEMS], sum = 0, total = 0;
 	int at = threadIdx.x * ITEMS;
 #pragma unroll
 	for (int i = 0; i < ITEMS; i++) {
@@ -378,7 +387,11 @@ static __device__ __forceinline__ int64_t write_tile(
 		count[i] = r < p.job.request_count ? write_count(p, r, p.job.rows[r]) : 0;
 		sum += count[i];
 	}
-	int64_t offset = carry + sum_before(sum, sums, &total);
+	int64_t offset = carry;
+	if (KVC__MOVES_ONLY)
+		offset += at * count[0];
+	else
+		offset += sum_before(sum, sums, &total);
 #pragma unroll
 	for (int i = 0; i < ITEMS; i++) {
 		int64_t r = first + at + i, seed = -1;

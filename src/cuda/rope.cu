@@ -42,6 +42,8 @@ struct Verdict {
 static __device__ __forceinline__ Verdict judge(
         const kvc__rope_params &p, int64_t token, int64_t position, int64_t slot)
 {
+	if (KVC__MOVES_ONLY)
+		return { false, false };
 	Verdict v;
 	v.idle = position < 0 || position >= p.position_count;
 	v.skipped = v.idle || slot < 0 || slot == p.reserved_slot || slot >= p.slot_count;
@@ -55,6 +57,10 @@ static __device__ __forceinline__ Verdict judge(
 static __device__ __forceinline__ void angle(
         const kvc__rope_params &p, int64_t position, double inv_freq, float *c, float *s)
 {
+	if (KVC__MOVES_ONLY) {
+		*c = *s = (float)position;
+		return;
+	}
 	double dc, ds;
 	kvc__sincos((double)position * inv_freq, &dc, &ds);
 	*c = (float)(p.attention_factor * dc);
@@ -149,6 +155,8 @@ static __device__ __forceinline__ void store_pool(
 	if constexpr (!FP8) {
 		store<STREAM>(at, r);
 		return;
+	} else if constexpr (KVC__MOVES_ONLY) {
+		*(uint2 *)at = make_uint2(r.w[0] ^ r.w[1], r.w[2] ^ r.w[3]);
 	} else {
 		uint32_t out[4];
 #pragma unroll
@@ -241,6 +249,15 @@ template <int ELEMENT>
 static __device__ __forceinline__ void rotate(
         Words &lo, Words &hi, const float *c, const float *s)
 {
+	if (KVC__MOVES_ONLY) { // what is stored waits for the angles
+		uint32_t all_c = 0, all_s = 0;
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			all_c ^= __float_as_uint(c[i]), all_s ^= __float_as_uint(s[i]);
+		if (kvc__never((uint64_t)all_s << 32 | all_c))
+			lo.w[0] = hi.w[0] = 0;
+		return;
+	}
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		float a0 = widen<ELEMENT>((uint16_t)lo.w[i]), a1 = widen<ELEMENT>((uint16_t)(lo.w[i] >> 16));
@@ -343,7 +360,7 @@ struct Secret {
 	// From the parameters, which are there without a wait. A barrier is needed after.
 	__device__ __forceinline__ void load(const kvc__rope_params &p)
 	{
-		if (threadIdx.x < sizeof(*this) / 8)
+		if (!KVC__MOVES_ONLY && threadIdx.x < sizeof(*this) / 8)
 			stripe[threadIdx.x] = p.secret[threadIdx.x];
 	}
 };
@@ -391,6 +408,8 @@ static __device__ __forceinline__ kvc__xxh3_pair put_unit(const kvc__rope_params
 		store<STREAM>(out, lo);
 		store<STREAM>(out + D, hi);
 	}
+	if (KVC__MOVES_ONLY)
+		return part;
 	// The last stripe of the whole row has a key of its own.
 	int stripe = (h * D * 2 + row.l * 16) / 64, end = p.kv_heads * D / 32 - 1, piece = row.l % 4 * 2;
 	const uint64_t *key = stripe == end ? secret.last : secret.stripe + stripe % 16;
@@ -406,7 +425,7 @@ static __device__ __forceinline__ void gather_row(const kvc__rope_params &p, kvc
 {
 #pragma unroll
 	for (int step = 4; step < 32; step *= 2)
-		if (step < p.row_lanes) {
+		if (!KVC__MOVES_ONLY && step < p.row_lanes) {
 			part.a += __shfl_xor_sync(KVC__FULL_WARP, part.a, step);
 			part.b += __shfl_xor_sync(KVC__FULL_WARP, part.b, step);
 		}

@@ -23,7 +23,7 @@ static __device__ __forceinline__ int64_t min64(int64_t a, int64_t b)
 static __device__ __forceinline__ bool is_sound(
         const kvc__scatter_params &p, int64_t first, int64_t past)
 {
-	return past > first && first >= 0 && past <= p.job.flat_count;
+	return KVC__MOVES_ONLY || (past > first && first >= 0 && past <= p.job.flat_count);
 }
 
 // ---- rows that several requests claim ----
@@ -153,24 +153,27 @@ template <int THREADS, int QUADS>
 static __device__ __forceinline__ void scatter(const kvc__scatter_params &p)
 {
 	constexpr int CHUNK = THREADS * QUADS * 4;
+	constexpr bool CHECKS = !KVC__MOVES_ONLY;
 	__shared__ unsigned long long covered;
 	__shared__ int lost, heard;
 	const kvc__scatter &job = p.job;
 	unsigned rank = blockIdx.x % (unsigned)p.team;
 	int64_t r = blockIdx.x / (unsigned)p.team, mine = (int64_t)rank * CHUNK + 4 * threadIdx.x;
 	int64_t step = (int64_t)p.team * CHUNK;
-	bool trades = p.check_tokens && p.team > 1;
+	bool trades = CHECKS && p.check_tokens && p.team > 1;
 
-	if (threadIdx.x == 0)
-		covered = 0, lost = heard = 0;
-	__syncthreads();
+	if (CHECKS) {
+		if (threadIdx.x == 0)
+			covered = 0, lost = heard = 0;
+		__syncthreads();
+	}
 	if (trades)
 		team_arrive();
 	kvc__wait_for_previous();
 	kvc__release_next();
 	int64_t first = __ldg(job.offsets + r), past = __ldg(job.offsets + r + 1);
 	int64_t row = __ldg(job.rows + r);
-	bool has_row = (uint64_t)row < (uint64_t)job.row_count;
+	bool has_row = !CHECKS || (uint64_t)row < (uint64_t)job.row_count;
 	int64_t length = is_sound(p, first, past) && has_row ? past - first : 0;
 
 	const int64_t *tokens = job.flat + first;
@@ -179,9 +182,9 @@ static __device__ __forceinline__ void scatter(const kvc__scatter_params &p)
 #pragma unroll
 	for (int q = 0; q < QUADS; q++)
 		load_quad(tokens, mine + q * THREADS * 4, length, wide, token + q * 4);
-	if (length > 0 && is_taken(p, r, row, &covered))
+	if (CHECKS && length > 0 && is_taken(p, r, row, &covered))
 		lost = 1;
-	if (p.check_tokens) {
+	if (CHECKS && p.check_tokens) {
 #pragma unroll
 		for (int q = 0; q < QUADS; q++)
 			bad |= has_bad(p, token + q * 4);
@@ -192,16 +195,17 @@ static __device__ __forceinline__ void scatter(const kvc__scatter_params &p)
 				bad |= has_bad(p, other);
 			}
 	}
-	bad = __syncthreads_or(bad) != 0;
+	if (CHECKS)
+		bad = __syncthreads_or(bad) != 0;
 	if (trades)
 		bad = team_or(bad, &heard, p.team);
-	if (p.report && rank == 0 && threadIdx.x == 0)
+	if (CHECKS && p.report && rank == 0 && threadIdx.x == 0)
 		account(p, r, first, past, has_row, lost != 0, bad);
-	if (bad || lost)
+	if (CHECKS && (bad || lost))
 		return;
 
 	int32_t *to = job.table + row * job.row_stride;
-	int64_t begin = (int64_t)covered, end = min64(length, job.column_count);
+	int64_t begin = CHECKS ? (int64_t)covered : 0, end = min64(length, job.column_count);
 	wide = ((uintptr_t)to & 15) == 0;
 #pragma unroll
 	for (int q = 0; q < QUADS; q++)

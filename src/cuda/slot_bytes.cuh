@@ -266,6 +266,12 @@ static __device__ __forceinline__ uint64_t kvc__sum_rows(const kvc__row_keys &ke
 				v[r][h] = 32 * chunk + 8 * h + stripe <= stripes
 				                  ? __ldg((const uint4 *)(at[r] + offset[h]))
 				                  : make_uint4(0, 0, 0, 0);
+		if (KVC__MOVES_ONLY) {
+#pragma unroll
+			for (int i = 0; i < 4 * ROWS; i++)
+				sum ^= kvc__xor_words(v[i / 4][i % 4]);
+			continue;
+		}
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
 			int block = 2 * chunk + half;
@@ -310,6 +316,14 @@ static __device__ __forceinline__ uint64_t kvc__sum_plain_rows(const kvc__row_ke
 			}
 		a += 2 * KVC__XXH_BLOCK;
 		b += 2 * KVC__XXH_BLOCK;
+		if (KVC__MOVES_ONLY) {
+#pragma unroll
+			for (int h = 0; h < 4; h++)
+				if (h < 2 || two)
+					sum ^= kvc__xor_words(v[0][h]) ^ kvc__xor_words(v[1][h]);
+			left -= two ? 2 * KVC__XXH_BLOCK : KVC__XXH_BLOCK;
+			continue;
+		}
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
 			if (half == 1 && !two)
@@ -360,6 +374,7 @@ static __device__ __forceinline__ uint64_t kvc__xxh3_rows(
 	unsigned waiting = __ballot_sync(KVC__FULL_WARP, slot >= 0);
 	uint64_t last[2] = { lane < 28 ? keys.stripe[2] : keys.last[0],
 		lane < 28 ? keys.stripe[3] : keys.last[1] };
+	uint64_t moved = 0;
 	int64_t offset[4];
 	if (!PLAIN)
 		kvc__piece_offsets(strip, 0, offset);
@@ -374,9 +389,12 @@ static __device__ __forceinline__ uint64_t kvc__xxh3_rows(
 		};
 		uint64_t sum = PLAIN ? kvc__sum_plain_rows(keys, last, strip.bytes, rows[0], rows[1])
 		                     : kvc__sum_rows<2>(keys, strip, rows, offset);
-		if (lane < 16)
+		moved ^= sum;
+		if (!KVC__MOVES_ONLY && lane < 16)
 			sums[(lane & 8 ? second : first) * KVC__SUMS_PITCH + accumulator] = sum;
 	}
+	if (KVC__MOVES_ONLY)
+		return moved;
 	__syncwarp();
 	uint64_t hash = 0;
 	if (slot >= 0)
@@ -504,7 +522,7 @@ static __device__ __forceinline__ uint64_t kvc__fold_tiles(
 		const uint4 *words = (const uint4 *)(row + tile % KVC__TILE_STAGES * KVC__TILE_STAGE);
 		uint32_t left = strip.bytes - (uint32_t)tile * KVC__TILE_BYTES;
 		int pieces = (int)((left < KVC__TILE_BYTES ? left : KVC__TILE_BYTES) / 16);
-		if (slot >= 0) {
+		if (slot >= 0 && !KVC__MOVES_ONLY) {
 #pragma unroll 4
 			for (int i = 0; i < pieces; i++) {
 				uint4 v = words[i];
@@ -575,7 +593,7 @@ static __device__ __forceinline__ uint64_t kvc__fold_alone(
 		asm volatile("cp.async.commit_group;" ::: "memory");
 		asm volatile("cp.async.wait_group 0;" ::: "memory");
 		__syncwarp();
-		if (lane < head.hashed && strips[lane].bytes > begin) {
+		if (!KVC__MOVES_ONLY && lane < head.hashed && strips[lane].bytes > begin) {
 			uint32_t left = strips[lane].bytes - begin;
 			int words = (int)(((left < chunk ? left : chunk) + 7) / 8);
 			const uint64_t *word = (const uint64_t *)(stage + (uint32_t)lane * chunk);
@@ -636,6 +654,8 @@ static __device__ __forceinline__ uint64_t kvc__hash_alone(
 // Elements of a word that are NaN or infinite, as a mask with one bit (the lowest) an element.
 static __device__ __forceinline__ uint64_t kvc__nonfinite_in(uint64_t word, int kind)
 {
+	if (KVC__MOVES_ONLY)
+		return kvc__never(word);
 	uint64_t mask, low;
 	int top; // bits above an element's lowest that the mask reaches
 	switch (kind) {

@@ -321,6 +321,24 @@ static __device__ __noinline__ void judge(const kvc__verify_params &p, int64_t i
 		report_entry(p, i, look, found);
 }
 
+// What looking at an entry loads, for the build that only moves.
+template <int BYTES>
+static __device__ __forceinline__ void move_entry(
+        const kvc__verify_params &p, const Entry &e, bool with_before)
+{
+	kvc_record record = kvc__load_record(p.records, e.slot), before = { 0, 0, 0, 0 };
+	uint64_t bytes = 0;
+	if (BYTES == BYTES_PIECE)
+		bytes = kvc__xor_words(__ldg((const uint4 *)kvc__place_of(strips_of(p)[0], e.slot).at));
+	if (BYTES == BYTES_SHORT)
+		bytes = kvc__hash_thread(p.sources.head, strips_of(p), e.slot);
+	if (with_before && e.prev >= 0)
+		before = kvc__load_record(p.records, e.prev);
+	kvc__keep(bytes ^ (uint64_t)(e.token ^ e.position) ^
+	          (uint64_t)(record.token ^ record.position) ^ record.prev_hash ^
+	          record.fingerprint ^ (uint64_t)(before.token ^ before.position) ^ before.prev_hash);
+}
+
 // Is entry i sound? false where the answer is no, or takes the rules to find. By a whole warp: a
 // predecessor is mostly the entry before, whose record the neighbour has just read.
 template <int BYTES>
@@ -328,6 +346,11 @@ static __device__ __forceinline__ bool is_sound(
         const kvc__verify_params &p, const Entry &e, int64_t i, bool active)
 {
 	int lane = threadIdx.x % 32;
+	if (KVC__MOVES_ONLY) {
+		if (active) // the neighbour has the predecessor's record
+			move_entry<BYTES>(p, e, lane == 0);
+		return true;
+	}
 	bool live = active && kvc__has_record(p.records, e.slot) &&
 	            e.slot != (p.own_rules ? p.records.reserved_slot : 0);
 	int64_t slot_before = __shfl_up_sync(KVC__FULL_WARP, e.slot, 1);
@@ -424,6 +447,11 @@ static __device__ __forceinline__ int look_whole(const kvc__verify_params &p, in
 	if (!mine)
 		return LOOK_LIVE;
 	Entry e = load_entry(p, i);
+	if (KVC__MOVES_ONLY) {
+		move_entry<BYTES_NONE>(p, e, true);
+		*live = e.slot;
+		return LOOK_LIVE;
+	}
 	kvc_record record = { 0, 0, 0, 0 }, before = { 0, 0, 0, 0 };
 	int kind = entry_kind(p, e, i);
 	if (kind == ENTRY_LIVE) {
@@ -450,6 +478,10 @@ static __device__ __forceinline__ void judge_batch(
 		const kvc__strips_head &head = p.sources.head;
 		found = TILES ? kvc__fold_warp(head, strips_of(p), live, stage)
 		              : kvc__xxh3_warp(head, strips_of(p), live, (uint64_t *)stage);
+		if (KVC__MOVES_ONLY) {
+			kvc__keep(found);
+			return;
+		}
 		if (live >= 0 && found != stored)
 			look |= KVC_REASON_VERIFY_REAL_KV_HASH;
 	}
@@ -494,6 +526,10 @@ static __device__ __forceinline__ void verify_batches(const kvc__verify_params &
 		int look = look_whole(p, i, lane < batch && i < n, &live, &stored);
 		uint64_t found = kvc__xxh3_plain(
 		        p.sources.head, strips_of(p), keys, live, (uint64_t *)stage);
+		if (KVC__MOVES_ONLY) {
+			kvc__keep(found);
+			continue;
+		}
 		unsound |= (unsigned)(look != LOOK_LIVE || (live >= 0 && found != stored)) << k % 32;
 	}
 	unsound = __reduce_or_sync(KVC__FULL_WARP, unsound);

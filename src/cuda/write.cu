@@ -64,6 +64,8 @@ static __device__ __forceinline__ int64_t past_entry(const kvc__write_params &p,
 // Does this slot get a record?
 static __device__ __forceinline__ bool is_stored(const kvc__write_params &p, int64_t slot)
 {
+	if (KVC__MOVES_ONLY)
+		return slot >= 0; // -1: a request without a seed
 	return kvc__has_record(p.records, slot) &&
 	       !(p.own_rules && slot == p.records.reserved_slot);
 }

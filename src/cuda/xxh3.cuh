@@ -8,6 +8,8 @@
 #ifndef KVC__CUDA_XXH3_CUH
 #define KVC__CUDA_XXH3_CUH
 
+#include "cuda/moves.cuh"
+
 #include <stdint.h>
 
 #define KVC__XXH_BLOCK 1024
@@ -54,11 +56,15 @@ static __device__ __forceinline__ uint64_t kvc__secret_at(int byte)
 
 static __device__ __forceinline__ uint64_t kvc__fold128(uint64_t a, uint64_t b)
 {
+	if (KVC__MOVES_ONLY)
+		return a ^ b;
 	return a * b ^ __umul64hi(a, b);
 }
 
 static __device__ __forceinline__ uint64_t kvc__xxh3_avalanche(uint64_t h)
 {
+	if (KVC__MOVES_ONLY)
+		return h;
 	h = (h ^ h >> 37) * 0x165667919E3779F9ull;
 	return h ^ h >> 32;
 }
@@ -177,6 +183,10 @@ struct kvc__xxh3_pair {
 	__device__ __forceinline__ void add(uint4 v, const uint64_t *secret)
 	{
 		uint64_t d0 = (uint64_t)v.y << 32 | v.x, d1 = (uint64_t)v.w << 32 | v.z;
+		if (KVC__MOVES_ONLY) {
+			a ^= d0 ^ d1;
+			return;
+		}
 		uint64_t k0 = d0 ^ secret[0], k1 = d1 ^ secret[1];
 		a += d1 + (uint64_t)(uint32_t)k0 * (uint32_t)(k0 >> 32);
 		b += d0 + (uint64_t)(uint32_t)k1 * (uint32_t)(k1 >> 32);
@@ -185,7 +195,7 @@ struct kvc__xxh3_pair {
 	// Sum over the lanes of the same piece; every lane gets it.
 	__device__ __forceinline__ void gather()
 	{
-		for (int step = 4; step < 32; step *= 2) {
+		for (int step = 4; step < 32 && !KVC__MOVES_ONLY; step *= 2) {
 			a += __shfl_xor_sync(0xFFFFFFFFu, a, step);
 			b += __shfl_xor_sync(0xFFFFFFFFu, b, step);
 		}
@@ -193,6 +203,8 @@ struct kvc__xxh3_pair {
 
 	__device__ __forceinline__ void scramble(const uint64_t *secret)
 	{
+		if (KVC__MOVES_ONLY)
+			return;
 		a = (a ^ a >> 47 ^ secret[0]) * KVC__PRIME32_1;
 		b = (b ^ b >> 47 ^ secret[1]) * KVC__PRIME32_1;
 	}
@@ -200,6 +212,8 @@ struct kvc__xxh3_pair {
 	// The hash of n bytes from the finished accumulators; the same in every lane.
 	__device__ __forceinline__ uint64_t finish(int64_t n, const uint64_t *secret)
 	{
+		if (KVC__MOVES_ONLY)
+			return a;
 		uint64_t h = kvc__fold128(a ^ secret[0], b ^ secret[1]);
 		h += __shfl_xor_sync(0xFFFFFFFFu, h, 1);
 		h += __shfl_xor_sync(0xFFFFFFFFu, h, 2);
