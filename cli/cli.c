@@ -178,6 +178,32 @@ size_t cli_distance(const char *a, const char *b, size_t limit)
 	return row[b_bytes] < limit ? row[b_bytes] : limit;
 }
 
+size_t cli_near(const char *word)
+{
+	return 1 + strlen(word) / 4;
+}
+
+char *cli_suggest_name(char *out, size_t out_bytes, const char *name)
+{
+	snprintf(out, out_bytes, "%s%s", name ? "; the nearest is " : "", name ? name : "");
+	return out;
+}
+
+char *cli_suggest(char *out, size_t out_bytes, const char *word, const char *(*name_at)(size_t))
+{
+	size_t least = cli_near(word) + 1;
+	const char *name, *nearest = NULL;
+
+	for (size_t i = 0; (name = name_at(i)) != NULL; i++) {
+		size_t distance = cli_distance(word, name, least);
+		if (distance < least) {
+			least = distance;
+			nearest = name;
+		}
+	}
+	return cli_suggest_name(out, out_bytes, nearest);
+}
+
 /* ---- templates ---- */
 
 int cli_placeholder(struct cli_value *out, const char *template, size_t index)

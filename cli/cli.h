@@ -121,6 +121,15 @@ void cli_indented(FILE *file, int indent, const char *text);
 /* The edit distance of two words, at most 'limit'. */
 size_t cli_distance(const char *a, const char *b, size_t limit);
 
+/* How far a word may be from a name that is suggested for it: a mistake in four letters, and one. */
+size_t cli_near(const char *word);
+
+/* What a hint says of the name that is meant instead of 'word': "; the nearest is NAME", or "" if none
+ * of them is near. name_at(i) is NULL past the last one. Returns 'out'. */
+char *cli_suggest(char *out, size_t out_bytes, const char *word, const char *(*name_at)(size_t));
+/* The same of a name that is known. */
+char *cli_suggest_name(char *out, size_t out_bytes, const char *name);
+
 /* ---- templates of the catalogue ---- */
 
 /* What a placeholder stands for. */

@@ -257,34 +257,40 @@ static size_t shared_words(const char *text, const char *other)
 	return shared;
 }
 
-/* By spelling for what looks like a slug, by shared words for what looks like a message. */
+/* By spelling for what looks like a slug, by shared words for what looks like a message; NULL if it
+ * has neither with any entry. */
 static const char *nearest_slug(const char *text)
 {
-	size_t best = 0;
-	long best_score = -1000000;
+	const char *best = NULL;
+	long best_score = 0;
 
 	for (size_t i = 0; i < kvc_catalog_count(); i++) {
 		const kvc_catalog_entry *entry = kvc_catalog_at(i);
+		size_t distance = cli_distance(text, entry->slug, 100);
 		long score = (long)(shared_words(text, entry->slug) +
 		                    shared_words(text, entry->message));
-		if (!strchr(text, ' '))
-			score = 6 * score - (long)cli_distance(text, entry->slug, 100);
-		if (score > best_score) {
-			best = i;
+		bool is_near = score > 0;
+		if (!strchr(text, ' ')) {
+			is_near = is_near || distance <= cli_near(text);
+			score = 6 * score - (long)distance;
+		}
+		if (is_near && (!best || score > best_score)) {
+			best = entry->slug;
 			best_score = score;
 		}
 	}
-	return kvc_catalog_at(best)->slug;
+	return best;
 }
 
 static int fail_no_match(const char *text)
 {
-	char shown[100];
+	char shown[100], nearest[128];
 
 	snprintf(shown, sizeof(shown), "%s", text);
 	if (strlen(text) >= sizeof(shown))
 		memcpy(shown + sizeof(shown) - 4, "...", 4);
-	return cli_fail("cli-explain-no-match", "text", shown, "nearest", nearest_slug(text), NULL);
+	cli_suggest_name(nearest, sizeof(nearest), nearest_slug(text));
+	return cli_fail("cli-explain-no-match", "text", shown, "nearest", nearest, NULL);
 }
 
 /* ---- the command ---- */

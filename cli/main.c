@@ -24,18 +24,9 @@ static const struct cli_command *find_command(const char *name)
 	return NULL;
 }
 
-static const char *nearest_command(const char *name)
+static const char *command_name(size_t index)
 {
-	size_t best = 0, best_distance = SIZE_MAX;
-
-	for (size_t i = 0; i < COMMAND_COUNT; i++) {
-		size_t distance = cli_distance(name, commands[i].name, SIZE_MAX);
-		if (distance < best_distance) {
-			best = i;
-			best_distance = distance;
-		}
-	}
-	return commands[best].name;
+	return index < COMMAND_COUNT ? commands[index].name : NULL;
 }
 
 static int print_help(void)
@@ -56,13 +47,14 @@ static int print_help(void)
 static int run_named(const char *name, int argc, char **argv)
 {
 	const struct cli_command *command = find_command(name);
+	char nearest[64];
 
 	if (command)
 		return command->run(argc, argv);
 	if (name[0] == '-')
 		return cli_fail("cli-unknown-option", "option", name, "command", "kvcanary", NULL);
-	return cli_fail(
-	        "cli-unknown-command", "command", name, "nearest", nearest_command(name), NULL);
+	return cli_fail("cli-unknown-command", "command", name, "nearest",
+	        cli_suggest(nearest, sizeof(nearest), name, command_name), NULL);
 }
 
 /* "kvcanary help CMD" is "kvcanary CMD --help". */

@@ -27,6 +27,8 @@ def main():
     bad = []
     for entry in entries:
         slug = entry["slug"]
+        if re.search(r"docs/|\.md\b", entry["hint"]):
+            bad.append(f"{slug}: its hint names a file that is not there where only the command is")
         if not (ROOT / f"docs/errors/{slug}.md").exists():
             bad.append(f"{slug}: no page docs/errors/{slug}.md")
         if generate.place_of(entry, sources)[0] is None:

@@ -31,7 +31,7 @@ export PKG_CONFIG_PATH=${pc_file%/*}
 	"$("$work/moved/bin/kvcanary" --version | sed 's/^kvcanary //')" ] ||
 	fail "kvcanary.pc and the command differ in their version"
 
-for file in man/man1/kvcanary.1 bash-completion/completions/kvcanary zsh/site-functions/_kvcanary; do
+for file in doc/kvcanary/snapshots.md doc/kvcanary/errors/README.md man/man1/kvcanary.1 bash-completion/completions/kvcanary zsh/site-functions/_kvcanary; do
 	[ -s "$work/moved/share/$file" ] || fail "share/$file is not there"
 done
 

@@ -9,7 +9,9 @@
 #include <math.h>
 #include <sys/stat.h>
 
+#include "snapshot/reader.h"
 #include "snapshot/safetensors.h"
+#include "snapshot/saved_options.h"
 #include "snapshot/write_safetensors.h"
 
 static struct saved_error error;
@@ -538,9 +540,35 @@ static int remove_made(void **state)
 	return 0;
 }
 
+/* The list behind --as is in the help, from which --as is checked and the completions are made. */
+static void every_format_can_be_named(void **state)
+{
+	struct saved_settings settings = SAVED_SETTINGS;
+	const struct cli_option *as = saved_option_rows, *layout;
+
+	(void)state;
+	while (!as->name || strcmp(as->name, "as") != 0)
+		as++;
+	for (layout = as; strcmp(layout->name, "layout") != 0;)
+		layout++;
+	for (size_t i = 0; saved_format_at(i); i++) {
+		assert_int_equal(saved_option(&settings, as->id, saved_format_at(i)->name), 0);
+		assert_string_equal(settings.saved.format, saved_format_at(i)->name);
+	}
+	assert_int_equal(saved_option(&settings, as->id, "llamacpp"), 0);
+	assert_int_equal(saved_option(&settings, as->id, "llamacpp, pages"), CLI_CANNOT);
+	assert_int_equal(saved_option(&settings, as->id, "of"), CLI_CANNOT);
+	assert_int_equal(saved_option(&settings, as->id, ""), CLI_CANNOT);
+	assert_int_equal(saved_option(&settings, layout->id, "packed"), 0);
+	assert_int_equal(saved_option(&settings, layout->id, "td"), 0);
+	assert_int_equal(saved_option(&settings, layout->id, "page_first"), CLI_CANNOT);
+	saved_settings_free(&settings);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_format_can_be_named),
 		cmocka_unit_test(a_transformers_cache_is_described),
 		cmocka_unit_test(an_mlx_cache_is_described),
 		cmocka_unit_test(formats_agree_by_value),

@@ -11,6 +11,7 @@ endfunction()
 
 kvc_tree_check(tree_lint ${Python3_EXECUTABLE} tests/lint.py)
 kvc_tree_check(tree_python_abi ${Python3_EXECUTABLE} python/generate_abi.py --check)
+kvc_tree_check(tree_kinds ${Python3_EXECUTABLE} tests/check_kinds.py)
 kvc_tree_check(tree_api_errors ${Python3_EXECUTABLE} tests/check_api_errors.py)
 if(KVC_BUILD_CLI)
   set(kvc_command_file $<TARGET_FILE:kvcanary>)

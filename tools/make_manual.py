@@ -24,7 +24,11 @@ class Option:
         self.name, self.value, self.text = name, value, text
 
     def choices(self):
-        """on|off: the values themselves; N, FILE|-: nothing to offer."""
+        """on|off: the values themselves; N, FILE|-: nothing to offer, but for a help that ends
+        in a list, "one of a, b, c"."""
+        listed = re.search(r"\bone of ((?:[a-z0-9-]+, )+[a-z0-9-]+)$", self.text)
+        if listed:
+            return listed.group(1).split(", ")
         words = (self.value or "").split("|")
         return words if len(words) > 1 and all(re.fullmatch(r"[a-z0-9_]+", w) for w in words) else []
 
@@ -148,7 +152,7 @@ def man_page(version, commands):
             ".SH ENVIRONMENT", ".TP", r"\fBKVC_CPU\fR",
             r"the CPU variant to use; \fBkvcanary cpu\fR lists them",
             ".SH SEE ALSO",
-            "docs/snapshots.md lists the formats of saved caches, docs/errors every error."]
+            "In share/doc/kvcanary: snapshots.md lists the formats of saved caches, errors/ every error."]
     return "\n".join(out) + "\n"
 
 

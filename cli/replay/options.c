@@ -238,21 +238,18 @@ static int read_fingerprint(struct engine_config *config, const char *value)
 
 /* ---- faults ---- */
 
+static const char *fault_name(size_t index)
+{
+	return index < (size_t)fault_kind_count ? fault_kinds[index].name : NULL;
+}
+
 static int fail_fault(const char *name, size_t name_bytes)
 {
-	char word[64];
-	size_t best = SIZE_MAX;
-	const char *nearest = "";
+	char word[64], nearest[64];
 
 	snprintf(word, sizeof(word), "%.*s", (int)(name_bytes < 60 ? name_bytes : 60), name);
-	for (int32_t i = 0; i < fault_kind_count; i++) {
-		size_t distance = cli_distance(word, fault_kinds[i].name, SIZE_MAX);
-		if (distance >= best)
-			continue;
-		best = distance;
-		nearest = fault_kinds[i].name;
-	}
-	return cli_fail("replay-unknown-fault", "name", word, "nearest", nearest, NULL);
+	return cli_fail("replay-unknown-fault", "name", word, "nearest",
+	        cli_suggest(nearest, sizeof(nearest), word, fault_name), NULL);
 }
 
 static int read_faults(struct replay_options *out, const char *names)

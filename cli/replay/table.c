@@ -99,7 +99,7 @@ static void print_fault(FILE *out, const struct replay_fault_row *row, const str
 	if (row->culprit_right >= 0)
 		snprintf(culprit, sizeof(culprit), "%lld/%lld", (long long)row->culprit_right,
 		        (long long)row->detected);
-	fprintf(out, "  %s%-21s%s %4lld %6lld %6lld %6lld %6lld %6s %8s  ",
+	fprintf(out, "  %s%-21s%s %4lld %6lld %6lld %6lld %7lld %6s %8s  ",
 	        row->passed && row->check_on ? "" : style->bad, row->name, style->plain,
 	        (long long)row->injected, (long long)row->detected, (long long)row->missed,
 	        (long long)row->seen_otherwise, (long long)row->expired, steps, culprit);
@@ -116,8 +116,8 @@ static void print_faults(FILE *out, const struct replay_result *r, const struct 
 {
 	if (r->fault_count == 0)
 		return;
-	fprintf(out, "\n%s  %-21s %4s %6s %6s %6s %6s %6s %8s  %s%s\n", style->bold, "fault", "in",
-	        "found", "missed", "other", "expird", "steps", "culprit", "seen as", style->plain);
+	fprintf(out, "\n%s  %-21s %4s %6s %6s %6s %7s %6s %8s  %s%s\n", style->bold, "fault", "in",
+	        "found", "missed", "other", "expired", "steps", "culprit", "seen as", style->plain);
 	for (int32_t i = 0; i < r->fault_count; i++)
 		print_fault(out, &r->faults[i], style);
 }

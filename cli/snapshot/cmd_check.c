@@ -1,19 +1,16 @@
 /*
  * kvcanary check: one file with all that is found, or many with a line each.
- *
- * Files of a fleet are taken side by side; what they say is printed in the order in which they were
- * given, so that the output does not depend on --jobs.
  */
 #include "cli.h"
 #include "snapshot/check.h"
 #include "snapshot/finding_text.h"
 #include "snapshot/fleet.h"
+#include "snapshot/reader.h"
 #include "snapshot/rope_given.h"
 #include "snapshot/saved_options.h"
 #include "snapshot/side.h"
 #include "snapshot/work.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,21 +20,23 @@
 #define KINDS_IN_LINE 4
 
 enum {
-	OPTION_ROPE = SAVED_OPTION_OWN,
-	OPTION_ROPE_FROM,
-	OPTION_SIDE,
+	OPTION_SIDE = SAVED_OPTION_OWN,
+	OPTION_BESIDE,
 	OPTION_FROM_FILE,
 	OPTION_JSONL,
 	OPTION_RESUME
 };
 
 static const struct cli_option own_options[] = {
-	{ OPTION_ROPE, "rope", "BASE,STYLE[,DIM[,OFFSET]]",
+	{ SAVED_OPTION_ROPE, "rope", "BASE,STYLE[,DIM[,OFFSET]]",
 	        "also compare contents: rows of equal tokens in layer 0.\n"
 	        "STYLE: interleaved (norm), half (neox), or auto" },
-	{ OPTION_ROPE_FROM, "rope-from", "FILE",
+	{ SAVED_OPTION_ROPE_FROM, "rope-from", "FILE",
 	        "the same, with base, scaling and heads out of\na model's GGUF or config.json" },
 	{ OPTION_SIDE, "side", "SIDE", "compare with this stamp (kvcanary stamp)" },
+	{ OPTION_BESIDE, "beside", NULL,
+	        "compare each with the stamp that lies beside it,\n"
+	        "FILE" SIDE_SUFFIX },
 	{ OPTION_FROM_FILE, "from-file", "LIST",
 	        "also check the files named in it; - = standard input" },
 	{ OPTION_JSONL, "jsonl", NULL, "one line of JSON for each file" },
@@ -47,12 +46,13 @@ static const struct cli_option own_options[] = {
 };
 
 static const struct cli_manual manual = { "check",
-	"FILE [SIDE] [OPTION]...\nFILE|DIRECTORY... [--side SIDE] [OPTION]...",
+	"FILE|DIR [SIDE] [OPTION]...\nFILE|DIR... [--side SIDE|--beside] [OPTION]...",
 	"Look for damage in saved KV caches: values that are not finite, rows that are zero\n"
 	"or repeat, positions and sequences that contradict each other; with a stamp every\n"
 	"changed row; with --rope rows of layer 0 that do not fit their token or position.\n"
-	"A directory stands for the files in it, unless it is one cache itself. Two files are\n"
-	"both checked, not compared, unless the second is a stamp: see kvcanary diff.",
+	"A directory is one cache if its files are the layers or pages of one, else it stands\n"
+	"for the files in it and below. Two files are both checked, not compared, unless the\n"
+	"second is a stamp: see kvcanary diff.",
 	own_options, saved_option_rows,
 	"0 sound, 1 damaged, 2 could not be checked, as a file that is cut;\n"
 	"of several files: 1 if any is damaged, else 2 if any could not be checked",
@@ -61,21 +61,14 @@ static const struct cli_manual manual = { "check",
 
 struct session {
 	struct saved_settings settings;
-	struct rope_given rope;
-	bool has_rope;
 	const char *side_path;
 	struct side *side;
+	bool beside; /* each file has a side file of its own */
 	const char *list_path;
 	const char *log_path;
 	struct fleet_log *log;
 	bool jsonl;
 	struct fleet fleet;
-	/* Output in the order of files. */
-	pthread_mutex_t lock;
-	char **texts; /* of files that are done and not printed */
-	int64_t printed;
-	int64_t done, damaged, failed, resumed;
-	int threads_per_file;
 };
 
 /* What came of one file. */
@@ -84,6 +77,7 @@ struct outcome {
 	int exit_code;
 	struct saved_cache *cache;  /* NULL: it could not be opened */
 	struct check_result result; /* findings NULL: it could not be read */
+	bool has_stamp;
 	struct saved_error error;
 };
 
@@ -97,22 +91,12 @@ static int fail_value(const char *option, const char *value, const char *expecte
 
 static int take_own_option(struct session *session, int option, const char *value)
 {
-	struct saved_error error;
-
 	switch (option) {
-	case OPTION_ROPE:
-		session->has_rope = true;
-		if (!rope_given_parse(&session->rope, value))
-			return fail_value("--rope", value,
-			        "BASE,STYLE[,DIM[,OFFSET]], as 10000,half or 10000,norm,64");
-		return 0;
-	case OPTION_ROPE_FROM:
-		session->has_rope = true;
-		return rope_given_read(&session->rope, value, &error) == 0
-		               ? 0
-		               : saved_print_error(&error, value, session->settings.json);
 	case OPTION_SIDE:
 		session->side_path = value;
+		return 0;
+	case OPTION_BESIDE:
+		session->beside = true;
 		return 0;
 	case OPTION_FROM_FILE:
 		session->list_path = value;
@@ -131,7 +115,9 @@ static int list_inputs(struct session *session, int count, char **paths)
 	const struct saved_options *options = &session->settings.saved;
 	int code;
 
-	if (count == 2 && !session->side_path && side_is(paths[1])) {
+	if (session->beside && session->side_path)
+		return fail_value("--beside", "given with --side", "the only one of the two");
+	if (count == 2 && !session->side_path && !session->beside && side_is(paths[1])) {
 		session->side_path = paths[1];
 		count = 1;
 	}
@@ -147,37 +133,79 @@ static int list_inputs(struct session *session, int count, char **paths)
 /* ---- one file ---- */
 
 /* KV heads: as given, else as the model says, else as the stamp was made. */
-static struct saved_options options_for(const struct session *session, const char *path)
+static struct saved_options options_for(
+        const struct session *session, const struct side *side, const char *path)
 {
 	struct saved_options options = session->settings.saved;
 
-	if (options.heads == 0 && session->has_rope)
-		options.heads = session->rope.heads;
-	if (options.heads == 0 && session->side)
-		options.heads = side_heads(session->side, path);
+	if (options.heads == 0 && session->settings.has_rope)
+		options.heads = session->settings.rope.heads;
+	if (options.heads == 0 && side)
+		options.heads = side_heads(side, path);
 	return options;
 }
 
-static void check_file(const struct session *session, struct outcome *outcome, const char *path)
+/* The stamp that lies beside a file. 0 and *out, NULL if none is there; or -1 and *error. */
+static int open_beside(struct side **out, const char *path, struct saved_error *error)
 {
-	struct saved_options saved = options_for(session, path);
-	struct rope_given rope = session->rope;
-	struct check_options options = { session->threads_per_file,
-		session->has_rope ? &rope : NULL, session->side };
+	char *name = side_beside(path);
+	int failed = 0;
 
-	*outcome = (struct outcome){ .path = path, .exit_code = CLI_CANNOT };
-	if (saved_open(&outcome->cache, path, &saved, &outcome->error) != 0) {
+	*out = NULL;
+	if (!name)
+		return saved_fail_memory(error, path);
+	if (access(name, F_OK) == 0)
+		failed = side_open(out, name, error);
+	free(name);
+	return failed;
+}
+
+/* A stamp was asked for, and there is none: what it would have told is not known. */
+static void add_missing_stamp(struct check_result *result)
+{
+	struct finding finding = finding_blank("stamp_missing", FINDING_DOUBT);
+
+	snprintf(finding.detail, sizeof(finding.detail),
+	        "no stamp lies beside it; rows were not compared");
+	findings_add(result->findings, &finding);
+	result->incomplete = true;
+}
+
+/* False, and outcome->error, if it could not be read. */
+static bool read_file(const struct session *session, const struct side *side, int threads,
+        struct outcome *outcome)
+{
+	struct saved_options saved = options_for(session, side, outcome->path);
+	struct rope_given rope = session->settings.rope;
+	struct check_options options = { threads, session->settings.has_rope ? &rope : NULL, side };
+
+	if (saved_open(&outcome->cache, outcome->path, &saved, &outcome->error) != 0) {
 		outcome->cache = NULL;
-		return;
+		return false;
 	}
 	if (saved.heads > 0)
 		rope.heads = saved.heads;
-	if (check_cache(&outcome->result, outcome->cache, &options, &outcome->error) != 0)
+	return check_cache(&outcome->result, outcome->cache, &options, &outcome->error) == 0;
+}
+
+static void check_file(
+        const struct session *session, struct outcome *outcome, const char *path, int threads)
+{
+	struct side *own = NULL;
+
+	*outcome = (struct outcome){ .path = path, .exit_code = CLI_CANNOT };
+	if (session->beside && open_beside(&own, path, &outcome->error) != 0)
 		return;
-	if (findings_count(outcome->result.findings, FINDING_DAMAGE) > 0)
-		outcome->exit_code = CLI_DAMAGE;
-	else if (!outcome->result.incomplete && outcome->cache->part_count > 0)
-		outcome->exit_code = CLI_GOOD;
+	if (read_file(session, own ? own : session->side, threads, outcome)) {
+		outcome->has_stamp = own || session->side;
+		if (session->beside && !own)
+			add_missing_stamp(&outcome->result);
+		if (findings_count(outcome->result.findings, FINDING_DAMAGE) > 0)
+			outcome->exit_code = CLI_DAMAGE;
+		else if (!outcome->result.incomplete && outcome->cache->part_count > 0)
+			outcome->exit_code = CLI_GOOD;
+	}
+	side_close(own);
 }
 
 static void outcome_free(struct outcome *outcome)
@@ -202,13 +230,6 @@ static const char *verdict_of(const struct outcome *outcome)
 
 /* ---- for programs ---- */
 
-static json_t *error_object(const struct saved_error *error)
-{
-	return json_pack("{s:s, s:s, s:o, s:I, s:o}", "slug", error->slug, "kind", error->kind,
-	        "field", saved_json_text(error->field), "offset", (json_int_t)error->offset,
-	        "message", saved_json_text(error->message));
-}
-
 static json_t *outcome_object(const struct outcome *outcome, size_t most_findings)
 {
 	struct fleet_state state = fleet_state_of(outcome->path);
@@ -219,7 +240,7 @@ static json_t *outcome_object(const struct outcome *outcome, size_t most_finding
 	if (outcome->cache)
 		json_object_set_new(object, "format", json_string(outcome->cache->format));
 	if (!outcome->result.findings) {
-		json_object_set_new(object, "error", error_object(&outcome->error));
+		json_object_set_new(object, "error", saved_error_object(&outcome->error));
 		return object;
 	}
 	json_object_set_new(object, "rows", json_integer(outcome->result.row_count));
@@ -286,10 +307,11 @@ static void print_report(FILE *out, const struct session *session, const struct 
 		fprintf(out, "  nothing wrong found in ");
 	fprintf(out, "%lld rows of %lld layer%s%s%s\n", (long long)outcome->result.row_count,
 	        (long long)layers_of(outcome->cache), layers_of(outcome->cache) == 1 ? "" : "s",
-	        session->side ? "; compared with its stamp" : "",
-	        session->has_rope && !outcome->result.incomplete ? "; layer 0 compared by value"
-	                                                         : "");
-	if (!damage && !session->side && outcome->exit_code == CLI_GOOD)
+	        outcome->has_stamp ? "; compared with its stamp" : "",
+	        session->settings.has_rope && !outcome->result.incomplete
+	                ? "; layer 0 compared by value"
+	                : "");
+	if (!damage && !outcome->has_stamp && outcome->exit_code == CLI_GOOD)
 		fprintf(out, "  a change of ordinary values is only seen with a stamp: kvcanary "
 		             "stamp\n");
 	findings_print(out, findings, TABLE_LINES);
@@ -303,7 +325,8 @@ static int check_one(struct session *session)
 	bool json = session->settings.json || session->jsonl;
 	int code;
 
-	check_file(session, &outcome, session->fleet.paths[0]);
+	check_file(session, &outcome, session->fleet.paths[0],
+	        session->settings.jobs > 0 ? (int)session->settings.jobs : work_default_threads());
 	if (!outcome.result.findings && !json) {
 		saved_print_error(&outcome.error, outcome.path, false);
 	} else if (json) {
@@ -322,102 +345,44 @@ static int check_one(struct session *session)
 
 /* ---- many ---- */
 
-static void print_fleet_progress(const struct session *session)
+static int check_one_of_many(void *context, const char *path, int threads, FILE *out)
 {
-	if (isatty(STDERR_FILENO) && !isatty(STDOUT_FILENO))
-		fprintf(stderr, "\r%lld of %lld files, %lld damaged, %lld not checked%s",
-		        (long long)session->done, (long long)session->fleet.count,
-		        (long long)session->damaged, (long long)session->failed,
-		        session->done == session->fleet.count ? "\n" : "");
-}
+	const struct session *session = context;
+	int exit_code = fleet_log_find(session->log, path);
+	struct outcome outcome;
 
-/* Prints what is done, as far as all before it is done, too. */
-static void hand_in(struct session *session, int64_t number, char *text, int exit_code)
-{
-	pthread_mutex_lock(&session->lock);
-	session->texts[number] = text;
-	session->done++;
-	session->damaged += exit_code == CLI_DAMAGE;
-	session->failed += exit_code == CLI_CANNOT;
-	while (session->printed < session->fleet.count && session->texts[session->printed]) {
-		fputs(session->texts[session->printed], stdout);
-		free(session->texts[session->printed]);
-		session->texts[session->printed++] = NULL;
-	}
-	fflush(stdout); /* a log must have what was done when the machine goes down */
-	print_fleet_progress(session);
-	pthread_mutex_unlock(&session->lock);
-}
-
-static char *outcome_text(const struct session *session, const struct outcome *outcome)
-{
-	char *text = NULL;
-	size_t bytes;
-	FILE *out = open_memstream(&text, &bytes);
-
-	if (!out)
-		return NULL;
+	if (exit_code >= 0)
+		return exit_code;
+	check_file(session, &outcome, path, threads);
 	if (session->jsonl || session->settings.json) {
-		json_t *object = outcome_object(outcome, LINE_FINDINGS);
+		json_t *object = outcome_object(&outcome, LINE_FINDINGS);
 		json_dumpf(object, out, JSON_COMPACT);
 		fputc('\n', out);
 		json_decref(object);
 	} else {
-		print_line(out, outcome);
+		print_line(out, &outcome);
 	}
-	return fclose(out) == 0 ? text : NULL;
-}
-
-static bool check_item_of_fleet(void *context, int64_t number, int thread)
-{
-	struct session *session = context;
-	const char *path = session->fleet.paths[number];
-	int known = fleet_log_find(session->log, path);
-	struct outcome outcome;
-	char *text;
-
-	(void)thread;
-	if (known >= 0) {
-		pthread_mutex_lock(&session->lock);
-		session->resumed++;
-		pthread_mutex_unlock(&session->lock);
-		text = strdup("");
-		if (text)
-			hand_in(session, number, text, known);
-		return text != NULL;
-	}
-	check_file(session, &outcome, path);
-	text = outcome_text(session, &outcome);
-	if (text)
-		hand_in(session, number, text, outcome.exit_code);
+	exit_code = outcome.exit_code;
 	outcome_free(&outcome);
-	return text != NULL;
+	return exit_code;
 }
 
 static int check_many(struct session *session)
 {
-	int64_t count = session->fleet.count;
-	int jobs =
-	        session->settings.jobs > 0 ? (int)session->settings.jobs : work_default_threads();
-	bool good;
+	struct fleet_run run = { .fleet = &session->fleet,
+		.jobs = (int)session->settings.jobs,
+		.job = check_one_of_many,
+		.context = session,
+		.failed_word = "not checked",
+		.torn = fleet_log_is_torn(session->log) };
+	int code = fleet_run(&run);
 
-	session->threads_per_file = count > 0 && jobs > count ? (int)(jobs / count) : 1;
-	session->texts = calloc((size_t)count + 1, sizeof(*session->texts));
-	if (!session->texts)
-		return cli_fail("cli-input-unreadable", "path", "list of files", "reason",
-		        "Cannot allocate memory", NULL);
-	if (fleet_log_is_torn(session->log))
-		putchar('\n');
-	good = work_run(count, jobs, check_item_of_fleet, session);
-	free(session->texts);
-	if (!good)
-		return cli_fail("cli-input-unreadable", "path", "list of files", "reason",
-		        "Cannot allocate memory", NULL);
 	if (!session->jsonl && !session->settings.json)
-		printf("%lld files: %lld sound, %lld damaged, %lld not checked\n", (long long)count,
-		        (long long)(count - session->damaged - session->failed),
-		        (long long)session->damaged, (long long)session->failed);
-	return session->damaged ? CLI_DAMAGE : session->failed ? CLI_CANNOT : CLI_GOOD;
+		printf("%lld files: %lld sound, %lld damaged, %lld not checked\n",
+		        (long long)session->fleet.count,
+		        (long long)(session->fleet.count - run.damaged - run.failed),
+		        (long long)run.damaged, (long long)run.failed);
+	return code;
 }
 
 /* ---- the command ---- */
@@ -455,11 +420,8 @@ static int run_check(struct session *session, int argc, char **argv)
 	code = open_inputs(session, argc - optind, argv + optind);
 	if (code)
 		return code;
-	if (session->fleet.count == 1 && !session->fleet.expanded && !session->log) {
-		session->threads_per_file = session->settings.jobs > 0 ? (int)session->settings.jobs
-		                                                       : work_default_threads();
+	if (session->fleet.count == 1 && !session->fleet.expanded && !session->log)
 		return check_one(session);
-	}
 	return check_many(session);
 }
 
@@ -468,9 +430,7 @@ int cli_check(int argc, char **argv)
 	struct session session = { .settings = SAVED_SETTINGS };
 	int code;
 
-	pthread_mutex_init(&session.lock, NULL);
 	code = run_check(&session, argc, argv);
-	pthread_mutex_destroy(&session.lock);
 	fleet_log_close(session.log);
 	fleet_free(&session.fleet);
 	side_close(session.side);

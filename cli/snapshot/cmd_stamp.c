@@ -1,7 +1,10 @@
-/* kvcanary stamp: fingerprints of all rows of some saved caches, into one side file. */
+/*
+ * kvcanary stamp: fingerprints of all rows of some saved caches, into one side file, or into one
+ * beside each of them. The latter can be interrupted and resumed.
+ */
 #include "cli.h"
 #include "snapshot/fleet.h"
-#include "snapshot/rope_given.h"
+#include "snapshot/reader.h"
 #include "snapshot/saved_options.h"
 #include "snapshot/side.h"
 #include "snapshot/work.h"
@@ -10,30 +13,45 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_OUTPUT = 'o', OPTION_FROM_FILE = SAVED_OPTION_OWN, OPTION_JSONL };
+enum {
+	OPTION_OUTPUT = 'o',
+	OPTION_BESIDE = SAVED_OPTION_OWN,
+	OPTION_FROM_FILE,
+	OPTION_JSONL,
+	OPTION_RESUME
+};
 
 static const struct cli_option own_options[] = {
-	{ OPTION_OUTPUT, "output", "SIDE", "the side file to write (-o); needed" },
+	{ OPTION_OUTPUT, "output", "SIDE", "the side file to write (-o)" },
+	{ OPTION_BESIDE, "beside", NULL, "or: a side file beside each cache, FILE" SIDE_SUFFIX },
 	{ OPTION_FROM_FILE, "from-file", "LIST",
 	        "also stamp the files named in it; - = standard input" },
 	{ OPTION_JSONL, "jsonl", NULL, "one line of JSON for each file" },
+	{ OPTION_RESUME, "resume", "LOG",
+	        "with --beside: leave out files that this log of --jsonl\n"
+	        "has with the same size and time, and whose stamp is there" },
 	CLI_OPTIONS_END,
 };
 
 static const struct cli_manual manual = { "stamp",
-	"FILE|DIRECTORY... -o SIDE.safetensors [OPTION]...",
+	"FILE|DIR... -o SIDE.safetensors [OPTION]...\nFILE|DIR... --beside [OPTION]...",
 	"Fingerprint every head of every row, with its token and position, while the caches are\n"
-	"known to be sound. 'kvcanary check FILE SIDE' later names each row that changed. The\n"
-	"side file is there whole or not at all, and carries a fingerprint of itself. If one\n"
-	"cache cannot be read, nothing is written.",
-	own_options, saved_option_rows, "0 written, 2 could not be written",
-	"kvcanary stamp prompt.bin -o prompt.stamp.safetensors" };
+	"known to be sound. 'kvcanary check FILE SIDE' later names each row that changed. A side\n"
+	"file is there whole or not at all, and carries a fingerprint of itself. With -o one has\n"
+	"the stamps of all caches, and if one cache cannot be read nothing is written; with\n"
+	"--beside the others are stamped.",
+	own_options, saved_option_rows, "0 written, 2 could not be written, or not all",
+	"kvcanary stamp prompt.bin -o prompt.stamp.safetensors\n"
+	"kvcanary stamp /caches --beside --jsonl --resume log >> log" };
 
 struct session {
 	struct saved_settings settings;
 	struct fleet fleet;
 	const char *output;
+	bool beside;
 	const char *list_path;
+	const char *log_path;
+	struct fleet_log *log;
 	bool jsonl;
 };
 
@@ -43,22 +61,32 @@ static int fail_saved(const struct session *session, const struct saved_error *e
 	        session->settings.json || session->jsonl);
 }
 
-static void say_stamped(const struct session *session, const char *path)
+/* What came of one cache; error: NULL if it was stamped. */
+static void say_stamped(const struct session *session, const char *path, const char *side,
+        const struct saved_error *error, FILE *out)
 {
 	struct fleet_state state = fleet_state_of(path);
 	json_t *object;
 
 	if (!session->jsonl && !session->settings.json) {
-		printf("stamped %s\n", path);
+		if (error)
+			fprintf(out, "not stamped %s: %s [%s]\n", path, error->message,
+			        error->slug);
+		else
+			fprintf(out, "stamped %s\n", path);
 		return;
 	}
-	object = json_pack("{s:o, s:o, s:I, s:f}", "file", saved_json_text(path), "side",
-	        saved_json_text(session->output), "bytes", (json_int_t)state.bytes, "modified",
-	        state.modified);
-	json_dumpf(object, stdout, JSON_COMPACT);
-	putchar('\n');
+	object = json_pack("{s:o, s:o, s:i, s:I, s:f}", "file", saved_json_text(path), "side",
+	        saved_json_text(side), "exit", error ? CLI_CANNOT : CLI_GOOD, "bytes",
+	        (json_int_t)state.bytes, "modified", state.modified);
+	if (error)
+		json_object_set_new(object, "error", saved_error_object(error));
+	json_dumpf(object, out, JSON_COMPACT);
+	fputc('\n', out);
 	json_decref(object);
 }
+
+/* ---- one side file for all ---- */
 
 static int stamp_files(struct session *session)
 {
@@ -80,18 +108,63 @@ static int stamp_files(struct session *session)
 	if (failed)
 		return fail_saved(session, &error);
 	for (int64_t i = 0; i < count; i++)
-		say_stamped(session, session->fleet.paths[i]);
+		say_stamped(session, session->fleet.paths[i], session->output, NULL, stdout);
 	if (!session->jsonl && !session->settings.json)
 		printf("written: %s\nnext:    kvcanary check %s %s\n", session->output,
 		        count == 1 ? session->fleet.paths[0] : "FILE", session->output);
 	return CLI_GOOD;
 }
 
+/* ---- one beside each ---- */
+
+static int stamp_one_of_many(void *context, const char *path, int threads, FILE *out)
+{
+	const struct session *session = context;
+	struct side_source source = { path, session->settings.saved };
+	char *side = side_beside(path);
+	struct saved_error error;
+	int failed;
+
+	if (side && fleet_log_find(session->log, path) == CLI_GOOD && side_is(side)) {
+		free(side);
+		return CLI_GOOD;
+	}
+	failed = side ? side_write(side, &source, 1, threads, &error)
+	              : saved_fail_memory(&error, path);
+	say_stamped(session, path, side ? side : "", failed ? &error : NULL, out);
+	free(side);
+	return failed ? CLI_CANNOT : CLI_GOOD;
+}
+
+static int stamp_each_beside(struct session *session)
+{
+	struct fleet_run run = { .fleet = &session->fleet,
+		.jobs = (int)session->settings.jobs,
+		.job = stamp_one_of_many,
+		.context = session,
+		.failed_word = "not stamped",
+		.torn = fleet_log_is_torn(session->log) };
+	int code = fleet_run(&run);
+
+	if (!session->jsonl && !session->settings.json)
+		printf("%lld files: %lld stamped, %lld not\n", (long long)session->fleet.count,
+		        (long long)(session->fleet.count - run.failed), (long long)run.failed);
+	return code;
+}
+
+/* ---- the command ---- */
+
 static int take_option(struct session *session, int option, const char *value)
 {
 	switch (option) {
 	case OPTION_OUTPUT:
 		session->output = value;
+		return 0;
+	case OPTION_BESIDE:
+		session->beside = true;
+		return 0;
+	case OPTION_RESUME:
+		session->log_path = value;
 		return 0;
 	case OPTION_FROM_FILE:
 		session->list_path = value;
@@ -104,9 +177,44 @@ static int take_option(struct session *session, int option, const char *value)
 	}
 }
 
+static int fail_together(const char *option, const char *value, const char *expected)
+{
+	return cli_fail("cli-option-bad-value", "option", option, "value", value, "expected",
+	        expected, NULL);
+}
+
+/* What -o, --beside and --resume say together. */
+static int check_stamp_outputs(const struct session *session)
+{
+	if (!session->output && !session->beside)
+		return cli_fail("stamp-no-output", NULL);
+	if (session->output && session->beside)
+		return fail_together("--beside", "given with -o", "the only one of the two");
+	if (session->log_path && !session->beside)
+		return fail_together("--resume", "given with -o", "given with --beside");
+	for (int64_t i = 0; session->output && i < session->fleet.count; i++)
+		if (cli_refuse_overwrite(session->output, session->fleet.paths[i]) != 0)
+			return CLI_CANNOT;
+	return 0;
+}
+
+/* The caches, without what an earlier run has written among them. */
+static int list_stamp_inputs(struct session *session, int count, char **paths)
+{
+	struct fleet *fleet = &session->fleet;
+	int code = fleet_gather(fleet, count, paths, session->list_path, &session->settings.saved);
+
+	if (code)
+		return code;
+	if (fleet->expanded && session->output && side_is(session->output))
+		fleet_leave_out(fleet, session->output);
+	if (fleet->expanded && session->log_path)
+		fleet_leave_out(fleet, session->log_path);
+	return fleet_refuse_empty(fleet, "kvcanary stamp");
+}
+
 static int run_stamp(struct session *session, int argc, char **argv)
 {
-	const struct saved_options *options = &session->settings.saved;
 	const char *value;
 	int option, code;
 
@@ -119,21 +227,14 @@ static int run_stamp(struct session *session, int argc, char **argv)
 		cli_print_manual(&manual);
 		return CLI_GOOD;
 	}
-	code = fleet_gather(
-	        &session->fleet, argc - optind, argv + optind, session->list_path, options);
+	code = list_stamp_inputs(session, argc - optind, argv + optind);
+	if (code == 0)
+		code = check_stamp_outputs(session);
+	if (code == 0 && session->log_path)
+		code = fleet_log_open(&session->log, session->log_path);
 	if (code)
 		return code;
-	if (session->output && session->fleet.expanded && side_is(session->output))
-		fleet_leave_out(&session->fleet, session->output); /* of the last time */
-	code = fleet_refuse_empty(&session->fleet, "kvcanary stamp");
-	if (code)
-		return code;
-	if (!session->output)
-		return cli_fail("stamp-no-output", NULL);
-	for (int64_t i = 0; i < session->fleet.count; i++)
-		if (cli_refuse_overwrite(session->output, session->fleet.paths[i]) != 0)
-			return CLI_CANNOT;
-	return stamp_files(session);
+	return session->beside ? stamp_each_beside(session) : stamp_files(session);
 }
 
 int cli_stamp(int argc, char **argv)
@@ -141,6 +242,7 @@ int cli_stamp(int argc, char **argv)
 	struct session session = { .settings = SAVED_SETTINGS };
 	int code = run_stamp(&session, argc, argv);
 
+	fleet_log_close(session.log);
 	fleet_free(&session.fleet);
 	saved_settings_free(&session.settings);
 	return code;

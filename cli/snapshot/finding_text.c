@@ -28,6 +28,7 @@ static const struct {
 	{ "heads_unknown", "snapshot-not-compared" },
 	{ "tokens_unknown", "snapshot-not-compared" },
 	{ "content_unknown", "snapshot-not-compared" },
+	{ "stamp_missing", "snapshot-not-compared" },
 	{ "row_changed", "snapshot-changed-since-stamp" },
 	{ "rows_permuted", "snapshot-changed-since-stamp" },
 	{ "layers_swapped", "snapshot-changed-since-stamp" },

@@ -1,14 +1,19 @@
 /* Lists of files and logs of runs; fleet.h says what each function promises. */
 #include "snapshot/fleet.h"
 #include "cli.h"
+#include "snapshot/side.h"
+#include "snapshot/work.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define DEPTH_MAX 64
+#define STATE_DEPTH_MAX 3 /* directories of a cache: vLLM's fs tier */
 
 static int fail_path(const char *path, int reason)
 {
@@ -72,7 +77,7 @@ static int walk_entry(struct fleet *fleet, const char *folder, const char *name,
 		return fail_path(folder, ENOMEM);
 	snprintf(path, bytes, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", name);
 	if (stat(path, &status) == 0 && S_ISREG(status.st_mode))
-		code = append_path(fleet, path);
+		code = side_has_name(path) && side_is(path) ? 0 : append_path(fleet, path);
 	/* A link to a directory is not followed: it may lead back here. */
 	else if (depth < DEPTH_MAX && lstat(path, &status) == 0 && S_ISDIR(status.st_mode))
 		code = walk(fleet, path, options, depth + 1);
@@ -172,15 +177,126 @@ void fleet_free(struct fleet *fleet)
 	*fleet = (struct fleet){ 0 };
 }
 
-struct fleet_state fleet_state_of(const char *path)
+/* Adds one file; of a directory, which may be one cache, all files below. */
+static void add_state(struct fleet_state *state, const char *path, int depth)
 {
 	struct stat status;
+	DIR *folder;
+	double modified;
 
 	if (stat(path, &status) != 0)
-		return (struct fleet_state){ 0, -1 };
-	long microseconds = status.st_mtim.tv_nsec / 1000;
-	return (struct fleet_state){ status.st_size,
-		(double)status.st_mtim.tv_sec + (double)microseconds / 1e6 };
+		return;
+	modified = (double)status.st_mtim.tv_sec +
+	           (double)(status.st_mtim.tv_nsec / 1000) / 1e6; /* as logs have it */
+	if (modified > state->modified)
+		state->modified = modified;
+	if (!S_ISDIR(status.st_mode)) {
+		state->bytes += status.st_size;
+		return;
+	}
+	folder = depth < STATE_DEPTH_MAX ? opendir(path) : NULL;
+	for (struct dirent *entry; folder && (entry = readdir(folder));) {
+		char below[4096];
+		int count = snprintf(below, sizeof(below), "%s/%s", path, entry->d_name);
+		if (entry->d_name[0] != '.' && count > 0 && (size_t)count < sizeof(below))
+			add_state(state, below, depth + 1);
+	}
+	if (folder)
+		closedir(folder);
+}
+
+struct fleet_state fleet_state_of(const char *path)
+{
+	struct fleet_state state = { 0, -1 };
+
+	add_state(&state, path, 0);
+	return state;
+}
+
+/* ---- running ---- */
+
+struct running {
+	struct fleet_run *run;
+	int threads; /* for each file */
+	pthread_mutex_t lock;
+	char **texts; /* of files that are done and not printed */
+	int64_t printed, done;
+};
+
+static void print_fleet_progress(const struct running *running)
+{
+	const struct fleet_run *run = running->run;
+
+	if (isatty(STDERR_FILENO) && !isatty(STDOUT_FILENO))
+		fprintf(stderr, "\r%lld of %lld files, %lld damaged, %lld %s%s",
+		        (long long)running->done, (long long)run->fleet->count,
+		        (long long)run->damaged, (long long)run->failed, run->failed_word,
+		        running->done == run->fleet->count ? "\n" : "");
+}
+
+/* Prints what is done, as far as all before it is done, too. */
+static void hand_in(struct running *running, int64_t number, char *text, int exit_code)
+{
+	struct fleet_run *run = running->run;
+
+	pthread_mutex_lock(&running->lock);
+	running->texts[number] = text;
+	running->done++;
+	run->damaged += exit_code == CLI_DAMAGE;
+	run->failed += exit_code == CLI_CANNOT;
+	while (running->printed < run->fleet->count && running->texts[running->printed]) {
+		fputs(running->texts[running->printed], stdout);
+		free(running->texts[running->printed]);
+		running->texts[running->printed++] = NULL;
+	}
+	fflush(stdout); /* a log must have what was done when the machine goes down */
+	print_fleet_progress(running);
+	pthread_mutex_unlock(&running->lock);
+}
+
+static bool run_file(void *context, int64_t number, int thread)
+{
+	struct running *running = context;
+	const struct fleet_run *run = running->run;
+	char *text = NULL;
+	size_t bytes;
+	FILE *out = open_memstream(&text, &bytes);
+	int exit_code;
+
+	(void)thread;
+	if (!out)
+		return false;
+	exit_code = run->job(run->context, run->fleet->paths[number], running->threads, out);
+	if (fclose(out) != 0 || !text) {
+		free(text);
+		return false;
+	}
+	hand_in(running, number, text, exit_code);
+	return true;
+}
+
+int fleet_run(struct fleet_run *run)
+{
+	int64_t count = run->fleet->count;
+	int jobs = run->jobs > 0 ? run->jobs : work_default_threads();
+	struct running running = { .run = run,
+		.threads = count > 0 && jobs > count ? (int)(jobs / count) : 1,
+		.texts = calloc((size_t)count + 1, sizeof(*running.texts)) };
+	bool good;
+
+	if (!running.texts)
+		return fail_path("list of files", ENOMEM);
+	pthread_mutex_init(&running.lock, NULL);
+	if (run->torn)
+		putchar('\n');
+	good = work_run(count, jobs, run_file, &running);
+	for (int64_t i = 0; i < count; i++)
+		free(running.texts[i]);
+	free(running.texts);
+	pthread_mutex_destroy(&running.lock);
+	if (!good)
+		return fail_path("list of files", ENOMEM);
+	return run->damaged ? CLI_DAMAGE : run->failed ? CLI_CANNOT : CLI_GOOD;
 }
 
 /* ---- logs ---- */

@@ -7,6 +7,7 @@
 #include "snapshot/cache.h"
 
 #include <jansson.h>
+#include <stdio.h>
 
 struct fleet {
 	char **paths;
@@ -17,7 +18,8 @@ struct fleet {
 
 /*
  * Adds a path. A directory that a reader takes for one cache is one; of any other directory all
- * files in it and below, sorted by name, without hidden ones. 0, or CLI_CANNOT with the error
+ * files in it and below, sorted by name, without hidden ones and without stamps that have a stamp's
+ * name (SIDE_SUFFIX). 0, or CLI_CANNOT with the error
  * printed (memory, or a directory that cannot be read).
  */
 int fleet_add(struct fleet *fleet, const char *path, const struct saved_options *options);
@@ -34,7 +36,32 @@ int fleet_refuse_empty(const struct fleet *fleet, const char *command);
 void fleet_leave_out(struct fleet *fleet, const char *path);
 void fleet_free(struct fleet *fleet);
 
-/* Size and time of last change, as logs have them; 0 and -1 if there is no such file. */
+/*
+ * A run over all files, some of them side by side.
+ *
+ *	job            does one file, prints to 'out', and returns an exit code; any thread
+ *	failed_word    what a file of CLI_CANNOT is, for the line of progress: "not checked"
+ *	torn           what was printed before ends within a line: begin with a new one
+ */
+struct fleet_run {
+	const struct fleet *fleet;
+	int jobs; /* at a time; 0: one per CPU */
+	int (*job)(void *context, const char *path, int threads, FILE *out);
+	void *context;
+	const char *failed_word;
+	bool torn;
+	int64_t damaged, failed; /* result: files of CLI_DAMAGE and of CLI_CANNOT */
+};
+
+/*
+ * What the files print comes out in the order in which they were given, so that the output does not
+ * depend on jobs. Returns the exit code of all: CLI_DAMAGE if any is damaged, else CLI_CANNOT if any
+ * failed; CLI_CANNOT with the error printed if memory is short.
+ */
+int fleet_run(struct fleet_run *run);
+
+/* Size and time of last change, as logs have them; of a directory those of all files in it. 0 and -1
+ * if there is no such file. */
 struct fleet_state {
 	int64_t bytes;
 	double modified; /* seconds since 1970 */

@@ -220,43 +220,23 @@ static bool selects(const char *as, const char *name)
 	return strncmp(as, name, bytes) == 0 && (name[bytes] == '\0' || name[bytes] == '-');
 }
 
-static int fail_unknown_as(struct saved_error *error, const char *path, const char *as)
-{
-	char names[240] = "";
-	size_t used = 0;
-
-	for (size_t i = 0; formats[i].name && used < sizeof(names); i++)
-		used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s",
-		        i > 0 ? ", " : "", formats[i].name);
-	return saved_fail(error, "snapshot-format-unknown", "format", path, "--as", -1,
-	        "there is no format '%.32s'; known are %s", as, names);
-}
-
 /* With --as naming one format, that one, whatever the content; else the first that detects. */
 static const struct saved_format *choose(const struct saved_probe *probe, struct saved_error *error)
 {
 	const char *as = probe->options->format;
-	const struct saved_format *named = NULL;
-	size_t named_count = 0;
 
 	for (size_t i = 0; formats[i].name; i++) {
 		if (as && !selects(as, formats[i].name))
 			continue;
-		named = &formats[i];
-		named_count++;
-		if ((!as || strcmp(as, formats[i].name) != 0) && formats[i].detect(probe))
-			return named;
-		if (as && strcmp(as, formats[i].name) == 0)
-			return named;
+		if ((as && strcmp(as, formats[i].name) == 0) || formats[i].detect(probe))
+			return &formats[i];
 	}
-	if (as && named_count == 0)
-		fail_unknown_as(error, probe->path, as);
-	else if (as)
+	if (as)
 		saved_fail(error, "snapshot-format-unknown", "magic", probe->path, "magic", 0,
 		        "its first bytes are those of no '%.32s'", as);
 	else if (!probe->file)
 		saved_fail(error, "snapshot-format-unknown", "directory", probe->path, "directory",
-		        -1, "no file in this directory tells what it is");
+		        -1, "a directory whose files are not the layers or pages of one cache");
 	else if (probe->head_bytes == 0)
 		saved_fail(error, "snapshot-format-unknown", "truncated", probe->path, "magic", 0,
 		        "the file is empty");

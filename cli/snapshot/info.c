@@ -3,6 +3,7 @@
  * is, a table with a row for each part, and what is not in the file.
  */
 #include "snapshot/info.h"
+#include "snapshot/fleet.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -20,7 +21,9 @@ const struct cli_manual info_manual = {
 	        "positions,\n"
 	        "sequences, tokens, sizes, and what the file does not tell. Only headers are read. "
 	        "What\n"
-	        "is wrong with its rows says kvcanary check.",
+	        "is wrong with its rows says kvcanary check. A directory is one cache if its files "
+	        "are\n"
+	        "the layers or pages of one, else it stands for the files in it and below.",
 	.options = NULL,
 	.shared = saved_option_rows,
 	.exit_codes = "0 all could be read\n2 some could not",
@@ -428,6 +431,21 @@ static int show_file(const char *path, const struct saved_settings *settings, bo
 	return code;
 }
 
+static int show_files(const struct saved_settings *settings, int count, char **paths)
+{
+	struct fleet fleet = { 0 };
+	int code = fleet_gather(&fleet, count, paths, NULL, &settings->saved);
+
+	if (code == CLI_GOOD)
+		code = fleet_refuse_empty(&fleet, "kvcanary info");
+	if (code == CLI_GOOD)
+		for (int64_t i = 0; i < fleet.count; i++)
+			if (show_file(fleet.paths[i], settings, i == 0) != CLI_GOOD)
+				code = CLI_CANNOT;
+	fleet_free(&fleet);
+	return code;
+}
+
 int cli_info(int argc, char **argv)
 {
 	struct saved_settings settings = SAVED_SETTINGS;
@@ -441,12 +459,8 @@ int cli_info(int argc, char **argv)
 		code = CLI_CANNOT;
 	if (code == CLI_GOOD && settings.help)
 		cli_print_manual(&info_manual);
-	else if (code == CLI_GOOD && optind == argc)
-		code = cli_fail("snapshot-no-file", "command", "kvcanary info", NULL);
 	else if (code == CLI_GOOD)
-		for (int i = optind; i < argc; i++)
-			if (show_file(argv[i], &settings, i == optind) != CLI_GOOD)
-				code = CLI_CANNOT;
+		code = show_files(&settings, argc - optind, argv + optind);
 	saved_settings_free(&settings);
 	return code;
 }

@@ -219,26 +219,67 @@ static void visit_shards(struct folder_scan *scan, const char *path, const char 
 
 /* ---- detection ---- */
 
-static bool holds_name(const char *path, bool (*is_it)(const char *name))
+/* An entry of a directory that a function takes; it is given the directory's path, too. */
+static bool holds_entry(const char *path, bool (*is_it)(const char *path, const char *name))
 {
 	DIR *folder = opendir(path);
 	bool found = false;
 
 	for (struct dirent *entry; folder && !found && (entry = readdir(folder));)
-		found = is_it(entry->d_name);
+		found = is_it(path, entry->d_name);
 	if (folder)
 		closedir(folder);
 	return found;
 }
 
+/* Files of other formats may be named by a hash, too: they say at their beginning what they are. */
+static bool is_raw_page(const char *path, const char *name)
+{
+	char below[3072];
+	struct saved_file *file;
+	struct saved_error error;
+	struct saved_probe probe = { .path = below };
+	bool raw;
+
+	if (!is_hicache_page(name))
+		return false;
+	snprintf(below, sizeof(below), "%.2700s/%.255s", path, name);
+	if (saved_file_open(&file, below, &error))
+		return true;
+	probe.file = file;
+	probe.head_bytes = saved_file_size(file) < SAVED_HEAD_BYTES ? (size_t)saved_file_size(file)
+	                                                            : SAVED_HEAD_BYTES;
+	raw = saved_file_read(file, 0, probe.head_bytes, probe.head, "magic", &error) != 0 ||
+	      !(llamacpp_seq_detect(&probe) || llamacpp_ctx_detect(&probe) ||
+	              llamacpp_blob_detect(&probe) || read_safetensors_detect(&probe) ||
+	              read_pickle_detect(&probe));
+	saved_file_close(file);
+	return raw;
+}
+
+static bool is_block_folder(const char *path, const char *name)
+{
+	(void)path;
+	return is_group_folder(name);
+}
+
+/* A number of three digits is a common name of a directory: it must hold groups. */
+static bool is_shard_of_groups(const char *path, const char *name)
+{
+	char below[3072];
+
+	snprintf(below, sizeof(below), "%.2700s/%.255s", path, name);
+	return is_shard(name) && holds_entry(below, is_block_folder);
+}
+
 bool read_hicache_detect(const struct saved_probe *probe)
 {
-	return !probe->file && holds_name(probe->path, is_hicache_page);
+	return !probe->file && holds_entry(probe->path, is_raw_page);
 }
 
 bool read_vllm_fs_detect(const struct saved_probe *probe)
 {
-	return !probe->file && holds_name(probe->path, is_shard);
+	return !probe->file && holds_entry(probe->path, is_shard_of_groups);
 }
 
 /* ---- saying it ---- */

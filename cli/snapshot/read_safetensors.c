@@ -2,6 +2,7 @@
  * like one of the files that people mistake for it: pickles, which are refused unread. */
 #include "snapshot/reader.h"
 #include "snapshot/schema.h"
+#include "snapshot/side_names.h"
 
 #include <string.h>
 
@@ -63,9 +64,12 @@ static int describe_container(const struct schema_job *job)
 	size_t chosen = choose_schema(job);
 	const char *schema = safetensors_metadata(job->container, "kvc.schema");
 
+	if (schema && strcmp(schema, SIDE_SCHEMA) == 0)
+		return saved_fail(
+		        job->error, "snapshot-is-stamp", "stamp", job->path, "", -1, "a stamp");
 	if (chosen == SCHEMA_COUNT)
 		return saved_fail(job->error, "snapshot-no-cache", "no_cache", job->path, "", -1,
-		        schema ? "its schema is \"%.32s\", a side file"
+		        schema ? "its schema \"%.32s\" is not known"
 		               : "no tensor has a name of a cache%s",
 		        schema ? schema : "");
 	job->cache->format = schemas[chosen].format;

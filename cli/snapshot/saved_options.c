@@ -10,6 +10,7 @@
 #define TOKENS_MAX ((size_t)1 << 22)
 #define HEADS_MAX 65536
 #define JOBS_MAX 1024
+#define ONE_OF "one of" /* the values of an option, in its help; completions look for it, too */
 
 enum {
 	OPTION_AS = 256,
@@ -23,9 +24,16 @@ enum {
 
 const struct cli_option saved_option_rows[] = {
 	{ 0, NULL, NULL, "reading" },
-	{ OPTION_AS, "as", "FORMAT", "read it as this format, whatever it looks like" },
+	{ OPTION_AS, "as", "FORMAT",
+	        "read it as this format, whatever it looks like; one of\n"
+	        "llamacpp, llamacpp-seq, llamacpp-ctx, llamacpp-blob,\n"
+	        "safetensors, safetensors-kvc, safetensors-mlx,\n"
+	        "safetensors-vllm, pages, hicache, vllm-fs, pickle" },
 	{ OPTION_HEADS, "heads", "N", "KV heads, where the format does not tell" },
-	{ OPTION_LAYOUT, "layout", "NAME", "how rows lie, where a shape can be read in two ways" },
+	{ OPTION_LAYOUT, "layout", "NAME",
+	        "how rows lie, where a shape can be read in two ways: of\n"
+	        "vLLM the first three, else the axes; one of\n"
+	        "split, packed, mla, bhtd, bthd, htd, thd, btd, td" },
 	{ OPTION_MANIFEST, "manifest", "FILE", "JSON that describes raw pages" },
 	{ OPTION_TOKENS, "tokens", "IDS|FILE",
 	        "token ids where the format has none: 1,2,3, or a file of numbers" },
@@ -110,22 +118,71 @@ static int read_tokens(struct saved_settings *settings, const char *value)
 
 /* ---- options ---- */
 
+/* Whether the words behind "one of" have this one. */
+static bool lists(const char *words, const char *value)
+{
+	for (words += strlen(ONE_OF); *words;) {
+		size_t bytes;
+		words += strspn(words, ", \n");
+		bytes = strcspn(words, ", \n");
+		if (bytes > 0 && bytes == strlen(value) && strncmp(words, value, bytes) == 0)
+			return true;
+		words += bytes;
+	}
+	return false;
+}
+
+/* A value that must be one of those in the option's help, which is the one list of them. */
+static int take_listed(const char **out, int option, const char *value)
+{
+	const struct cli_option *row = saved_option_rows;
+	char dashed[32], expected[256];
+	size_t used = 0;
+	const char *words;
+
+	while (row->id != option)
+		row++;
+	words = strstr(row->help, ONE_OF);
+	if (lists(words, value)) {
+		*out = value;
+		return 0;
+	}
+	for (; *words && used + 1 < sizeof(expected); words++)
+		expected[used++] = *words == '\n' ? ' ' : *words;
+	expected[used] = '\0';
+	snprintf(dashed, sizeof(dashed), "--%s", row->name);
+	return cli_fail("cli-option-bad-value", "option", dashed, "value", value, "expected",
+	        expected, NULL);
+}
+
 int saved_option(struct saved_settings *settings, int option, const char *value)
 {
+	struct saved_error error;
+
 	switch (option) {
 	case OPTION_AS:
-		settings->saved.format = value;
-		return 0;
+		return take_listed(&settings->saved.format, option, value);
 	case OPTION_HEADS:
 		return cli_read_int(&settings->saved.heads, "--heads", value, 1, HEADS_MAX);
 	case OPTION_LAYOUT:
-		settings->saved.layout = value;
-		return 0;
+		return take_listed(&settings->saved.layout, option, value);
 	case OPTION_MANIFEST:
 		settings->saved.manifest = value;
 		return 0;
 	case OPTION_TOKENS:
 		return read_tokens(settings, value);
+	case SAVED_OPTION_ROPE:
+		settings->has_rope = true;
+		if (rope_given_parse(&settings->rope, value))
+			return 0;
+		return cli_fail("cli-option-bad-value", "option", "--rope", "value", value,
+		        "expected", "BASE,STYLE[,DIM[,OFFSET]], as 10000,half or 10000,norm,64",
+		        NULL);
+	case SAVED_OPTION_ROPE_FROM:
+		settings->has_rope = true;
+		return rope_given_read(&settings->rope, value, &error) == 0
+		               ? 0
+		               : saved_print_error(&error, value, settings->json);
 	case OPTION_JOBS:
 		return cli_read_int(&settings->jobs, "--jobs", value, 0, JOBS_MAX);
 	case OPTION_JSON:
@@ -166,15 +223,20 @@ json_t *saved_json_text(const char *text)
 	return string;
 }
 
+json_t *saved_error_object(const struct saved_error *error)
+{
+	return json_pack("{s:s, s:s, s:o, s:I, s:o}", "slug", error->slug, "kind", error->kind,
+	        "field", saved_json_text(error->field), "offset", (json_int_t)error->offset,
+	        "message", saved_json_text(error->message));
+}
+
 int saved_print_error(const struct saved_error *error, const char *path, bool json)
 {
 	json_t *object = NULL;
 
 	if (json)
-		object = json_pack("{s:o, s:{s:s, s:s, s:o, s:I, s:o}}", "file",
-		        saved_json_text(path), "error", "slug", error->slug, "kind", error->kind,
-		        "field", saved_json_text(error->field), "offset", (json_int_t)error->offset,
-		        "message", saved_json_text(error->message));
+		object = json_pack("{s:o, s:o}", "file", saved_json_text(path), "error",
+		        saved_error_object(error));
 	if (object) {
 		json_dumpf(object, stdout, JSON_COMPACT);
 		putchar('\n');

@@ -14,9 +14,12 @@
 
 #include "cli.h"
 #include "snapshot/cache.h"
+#include "snapshot/rope_given.h"
 
 #include <jansson.h>
 
+/* Options that some of them have, in their own tables; saved_option() takes them all the same. */
+enum { SAVED_OPTION_ROPE = 500, SAVED_OPTION_ROPE_FROM };
 /* Ids of a command's own options begin here. */
 enum { SAVED_OPTION_OWN = 512 };
 
@@ -26,6 +29,8 @@ struct saved_settings {
 	bool help;    /* --help: print the manual and be done */
 	int64_t jobs; /* threads; 0: one per CPU */
 	int64_t *tokens;
+	bool has_rope; /* --rope or --rope-from */
+	struct rope_given rope;
 };
 #define SAVED_SETTINGS ((struct saved_settings){ .jobs = 0 })
 
@@ -39,8 +44,11 @@ void saved_settings_free(struct saved_settings *settings);
 /* A JSON string of any bytes: what is no UTF-8 becomes U+FFFD. NULL if memory is short. */
 json_t *saved_json_text(const char *text);
 
+/* {"slug", "kind", "field", "offset", "message"}; NULL if memory is short. */
+json_t *saved_error_object(const struct saved_error *error);
+
 /* Prints *error: a line and its hint on standard error; with json an object on standard output as
- * well, {"file", "error": {"slug", "kind", "field", "offset", "message"}}. Returns CLI_CANNOT. */
+ * well, {"file", "error": {...}}. Returns CLI_CANNOT. */
 int saved_print_error(const struct saved_error *error, const char *path, bool json);
 
 #endif

@@ -34,6 +34,15 @@ struct side_source {
 int side_write(const char *path, const struct side_source *sources, int64_t count, int threads,
         struct saved_error *error);
 
+/* ---- the stamp of one cache beside it ---- */
+
+#define SIDE_SUFFIX ".stamp.safetensors"
+
+/* "FILE.stamp.safetensors" of a file or directory, to be freed; NULL if memory is short. */
+char *side_beside(const char *path);
+/* Whether a name ends in SIDE_SUFFIX. */
+bool side_has_name(const char *path);
+
 /* ---- reading ---- */
 
 struct side;

@@ -209,6 +209,27 @@ bool side_is(const char *path)
 	return true;
 }
 
+char *side_beside(const char *path)
+{
+	size_t bytes = strlen(path);
+	char *name = malloc(bytes + sizeof(SIDE_SUFFIX));
+
+	while (bytes > 1 && path[bytes - 1] == '/') /* a directory that is a cache */
+		bytes--;
+	if (name) {
+		memcpy(name, path, bytes);
+		memcpy(name + bytes, SIDE_SUFFIX, sizeof(SIDE_SUFFIX));
+	}
+	return name;
+}
+
+bool side_has_name(const char *path)
+{
+	size_t bytes = strlen(path), suffix = strlen(SIDE_SUFFIX);
+
+	return bytes > suffix && strcmp(path + bytes - suffix, SIDE_SUFFIX) == 0;
+}
+
 void side_close(struct side *side)
 {
 	if (!side)

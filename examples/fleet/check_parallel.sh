@@ -17,7 +17,7 @@ new=$(mktemp "$log.XXXXXX")
 trap 'cat "$new" >> "$log"; rm -f "$new"' EXIT
 
 # Words of KVCANARY_CHECK are options; names of files go through as they are, newlines apart.
-find "$folder" -type f ! -name '.*' -print0 | sort -z |
+find "$folder" -type f ! -name '.*' ! -name '*.stamp.safetensors' -print0 | sort -z |
 	parallel --null --jobs "$jobs" --max-args 32 --keep-order --line-buffer \
 		"kvcanary check --jsonl --jobs 1 ${KVCANARY_CHECK:-} --resume $(printf %q "$log") -- {}; true" \
 		> "$new"

@@ -51,7 +51,8 @@ def main():
     options = parser.parse_args()
     done = known(options.log)
     files = sorted(str(f) for f in options.folder.rglob("*")
-                   if f.is_file() and not any(p.startswith(".") for p in f.parts))
+                   if f.is_file() and not f.name.endswith(".stamp.safetensors")
+                   and not any(p.startswith(".") for p in f.parts))
     files = [f for f in files if f not in done]
     more = shlex.split(os.environ.get("KVCANARY_CHECK", ""))
     ray.init(logging_level="warning")

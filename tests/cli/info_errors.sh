@@ -3,9 +3,10 @@ cd "$KVC_SOURCE/data/llamacpp" || exit 3
 try() { kvcanary info "$@"; echo "exit $?"; }
 try                                        # snapshot-no-file
 try missing.bin                            # cli-input-unreadable
-try .                                      # snapshot-format-unknown
+kvcanary diff . .; echo "exit $?"          # snapshot-format-unknown: no directory of one cache
 try README.md
-try tl-seq-f16.bin --as gguf 2>&1 | cut -d';' -f1  # the list of formats grows
+try tl-seq-f16.bin --as gguf 2>&1 | cut -d, -f1-2  # the list of formats grows
+try tl-seq-f16.bin --layout page_first     # of no use for this format, and no layout
 try tl-seq-f16.bin --as llamacpp-blob
 try README.md --as llamacpp
 try tl-seq-f16.bin --heads 5               # snapshot-value

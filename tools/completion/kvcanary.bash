@@ -11,9 +11,9 @@ _kvcanary() {
 	case "${COMP_WORDS[1]}" in
 	info)
 		case "$before" in
-		--as) return ;;
+		--as) mapfile -t COMPREPLY < <(compgen -W 'llamacpp llamacpp-seq llamacpp-ctx llamacpp-blob safetensors safetensors-kvc safetensors-mlx safetensors-vllm pages hicache vllm-fs pickle' -- "$word"); return ;;
 		--heads) return ;;
-		--layout) return ;;
+		--layout) mapfile -t COMPREPLY < <(compgen -W 'split packed mla bhtd bthd htd thd btd td' -- "$word"); return ;;
 		--manifest) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--tokens) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--jobs) return ;;
@@ -27,39 +27,42 @@ _kvcanary() {
 		--side) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--from-file) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--resume) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
-		--as) return ;;
+		--as) mapfile -t COMPREPLY < <(compgen -W 'llamacpp llamacpp-seq llamacpp-ctx llamacpp-blob safetensors safetensors-kvc safetensors-mlx safetensors-vllm pages hicache vllm-fs pickle' -- "$word"); return ;;
 		--heads) return ;;
-		--layout) return ;;
+		--layout) mapfile -t COMPREPLY < <(compgen -W 'split packed mla bhtd bthd htd thd btd td' -- "$word"); return ;;
 		--manifest) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--tokens) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--jobs) return ;;
 		esac
-		options="--rope --rope-from --side --from-file --jsonl --resume --as --heads --layout --manifest --tokens --jobs --json --help"
+		options="--rope --rope-from --side --beside --from-file --jsonl --resume --as --heads --layout --manifest --tokens --jobs --json --help"
 		files=1 ;;
 	stamp)
 		case "$before" in
 		--output) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--from-file) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
-		--as) return ;;
+		--resume) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
+		--as) mapfile -t COMPREPLY < <(compgen -W 'llamacpp llamacpp-seq llamacpp-ctx llamacpp-blob safetensors safetensors-kvc safetensors-mlx safetensors-vllm pages hicache vllm-fs pickle' -- "$word"); return ;;
 		--heads) return ;;
-		--layout) return ;;
+		--layout) mapfile -t COMPREPLY < <(compgen -W 'split packed mla bhtd bthd htd thd btd td' -- "$word"); return ;;
 		--manifest) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--tokens) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--jobs) return ;;
 		esac
-		options="--output --from-file --jsonl --as --heads --layout --manifest --tokens --jobs --json --help"
+		options="--output --beside --from-file --jsonl --resume --as --heads --layout --manifest --tokens --jobs --json --help"
 		files=1 ;;
 	diff)
 		case "$before" in
+		--rope) return ;;
+		--rope-from) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--html) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
-		--as) return ;;
+		--as) mapfile -t COMPREPLY < <(compgen -W 'llamacpp llamacpp-seq llamacpp-ctx llamacpp-blob safetensors safetensors-kvc safetensors-mlx safetensors-vllm pages hicache vllm-fs pickle' -- "$word"); return ;;
 		--heads) return ;;
-		--layout) return ;;
+		--layout) mapfile -t COMPREPLY < <(compgen -W 'split packed mla bhtd bthd htd thd btd td' -- "$word"); return ;;
 		--manifest) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--tokens) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
 		--jobs) return ;;
 		esac
-		options="--html --as --heads --layout --manifest --tokens --jobs --json --help"
+		options="--rope --rope-from --html --as --heads --layout --manifest --tokens --jobs --json --help"
 		files=1 ;;
 	replay)
 		case "$before" in

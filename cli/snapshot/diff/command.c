@@ -12,6 +12,12 @@
 enum { OPTION_HTML = SAVED_OPTION_OWN };
 
 static const struct cli_option own_options[] = {
+	{ SAVED_OPTION_ROPE, "rope", "BASE,STYLE[,DIM[,OFFSET]]",
+	        "the rotation of K, to name the position that a row was\n"
+	        "rotated for; without it the usual bases are tried.\n"
+	        "STYLE: interleaved (norm), half (neox), or auto" },
+	{ SAVED_OPTION_ROPE_FROM, "rope-from", "FILE",
+	        "the same, with base, scaling and heads out of\na model's GGUF or config.json" },
 	{ OPTION_HTML, "html", "FILE",
 	        "write a page with a map of all rows by layer; needs nothing from the network" },
 	CLI_OPTIONS_END,
@@ -50,6 +56,8 @@ static int read_diff_request(struct diff_request *request, int argc, char **argv
 		else if (saved_option(&request->settings, option, value) != 0)
 			return CLI_CANNOT;
 	}
+	if (request->settings.has_rope && request->settings.saved.heads == 0)
+		request->settings.saved.heads = request->settings.rope.heads;
 	if (option == CLI_BAD_OPTION)
 		return CLI_CANNOT;
 	if (request->settings.help)
@@ -70,7 +78,7 @@ static int print_comparison(const struct diff_request *request, const struct dif
 	if (request->html && diff_save_html(request->html, result) != CLI_GOOD)
 		return -1;
 	if (!request->settings.json)
-		diff_print_text(stdout, result);
+		diff_print_text(stdout, result, request->html);
 	else if (diff_print_json(stdout, result) != 0)
 		return cli_fail("cli-output-failed", "reason", strerror(errno), NULL), -1;
 	return 0;
@@ -78,7 +86,8 @@ static int print_comparison(const struct diff_request *request, const struct dif
 
 static int compare_caches(const struct diff_request *request, struct saved_cache *const *cache)
 {
-	struct diff_options options = { (int)request->settings.jobs, cache[0]->rope };
+	struct diff_options options = { (int)request->settings.jobs, cache[0]->rope,
+		request->settings.has_rope ? &request->settings.rope : NULL };
 	struct saved_error error;
 	struct diff_result result;
 	int code = CLI_CANNOT;

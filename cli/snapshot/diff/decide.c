@@ -138,6 +138,10 @@ static void decide_sound(struct diff_result *result)
 		snprintf(result->headline, bytes, "K and V of all %lld rows are the same",
 		        (long long)result->rows);
 	}
+	if (result->exit_code == CLI_GOOD && diff_count(result, "identity") > 0)
+		snprintf(result->headline + strlen(result->headline),
+		        bytes - strlen(result->headline),
+		        "; but by what the files say they do not belong together");
 }
 
 void diff_decide(struct diff_result *result)

@@ -19,6 +19,7 @@
 
 #include "snapshot/cache.h"
 #include "snapshot/finding.h"
+#include "snapshot/rope_given.h"
 
 enum { DIFF_A = 0, DIFF_B = 1 };
 
@@ -299,7 +300,9 @@ struct diff_tally {
 
 struct diff_options {
 	int threads;
-	struct saved_rope rope; /* base 0: not given */
+	struct saved_rope rope; /* as a file tells; base 0: it does not */
+	const struct rope_given
+	        *given; /* as the user tells, which comes first; NULL: he does not */
 };
 
 /* 0; or -1 and *error. Free in either case. */
@@ -334,14 +337,14 @@ const char *diff_place_text(char *out, size_t bytes, const struct diff_finding *
 /* Relative error of two rows: |a - b| / root of the mean of |a|^2 and |b|^2; 0 for two zero rows. */
 double diff_relative(const float *a, const float *b, int64_t count);
 
-/* Whether b is a, rotated as RoPE does by 'by' positions; 'tolerance' is a relative error. Sets by to
- * 0 if norms of pairs agree and no known base fits. heads * dim elements. */
+/* Whether b is a head a of dim elements, rotated as RoPE does by up to 'most' positions; 'tolerance'
+ * is a relative error. With the rotation of the options, else with those that models have. */
 struct diff_rotation {
 	int64_t by;
 	double base;
 	bool interleaved;
 };
 bool diff_fit_rotation(struct diff_rotation *out, const float *a, const float *b, int64_t dim,
-        int64_t most, double tolerance, const struct saved_rope *rope);
+        int64_t most, double tolerance, const struct diff_options *options);
 
 #endif

@@ -251,7 +251,7 @@ const char *diff_slug(const char *verdict)
 	return NULL;
 }
 
-void diff_print_text(FILE *out, const struct diff_result *result)
+void diff_print_text(FILE *out, const struct diff_result *result, const char *html_path)
 {
 	const char *slug = diff_slug(result->verdict);
 
@@ -261,6 +261,10 @@ void diff_print_text(FILE *out, const struct diff_result *result)
 	print_alignment(out, result);
 	print_layers(out, result);
 	print_found(out, result);
-	if (slug && kvc_catalog_find(slug))
-		fprintf(out, "\nnext: kvcanary explain %s\n", slug);
+	if (slug || html_path)
+		fputc('\n', out);
+	if (html_path)
+		fprintf(out, "report: %s\n", html_path);
+	if (slug)
+		fprintf(out, "next:   kvcanary explain %s\n", slug);
 }

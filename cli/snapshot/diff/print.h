@@ -8,7 +8,8 @@
 #include <stdio.h>
 
 /* For people: verdict, the two files, drift by layer, what was found, what next. */
-void diff_print_text(FILE *out, const struct diff_result *result);
+/* html_path: the report that was written, NULL for none. */
+void diff_print_text(FILE *out, const struct diff_result *result, const char *html_path);
 
 /* For programs: everything. -1 if it could not be written. */
 int diff_print_json(FILE *out, const struct diff_result *result);

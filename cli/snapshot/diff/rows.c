@@ -377,7 +377,6 @@ static bool sibling_changed(const struct row_batch *batch, const struct row_case
 static bool fit_heads(const struct row_batch *batch, const struct row_case *one, int64_t dim,
         struct diff_rotation *out)
 {
-	const struct saved_rope *rope = &batch->context->options->rope;
 	double tolerance = fmax(2 * (double)batch->target->floor, batch->target->limit);
 	struct diff_place a = batch->stack->stack->pairs[one->changed->pair].side[DIFF_A];
 	const struct saved_part *part =
@@ -389,7 +388,8 @@ static bool fit_heads(const struct row_batch *batch, const struct row_case *one,
 		struct diff_rotation found;
 		if (diff_relative(x, y, dim) <= tolerance / 2)
 			continue;
-		if (!diff_fit_rotation(&found, x, y, dim, most, tolerance, rope) ||
+		if (!diff_fit_rotation(
+		            &found, x, y, dim, most, tolerance, batch->context->options) ||
 		        (fitted && found.by != out->by))
 			return false;
 		*out = found;
