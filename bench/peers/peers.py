@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Peer benchmark: every contestant, same inputs, same run. See README.md.
+"""Our kernels on this machine's GPU, beside the ceilings, themselves without arithmetic and checks, and the peers. See README.md.
 
-    python3 bench/peers/peers.py [--suites rope,fp8,scatter,write,verify,plan,checksum] [--quick] [--slots sequential] [--json FILE] [--shapes 0,1] [--tokens 1,64]
+    python3 bench/peers/peers.py [--only rope,verify] [--quick] [--json FILE] [--contestants sglang,copy]
 """
 import argparse
 import importlib
@@ -10,16 +10,26 @@ import sys
 import time
 import traceback
 
-import torch
+try:
+    import torch
+except ImportError:
+    sys.exit("nothing was run: this Python has no torch")
+if not torch.cuda.is_available():
+    sys.exit("nothing was run: torch sees no GPU on this machine")
 
 import canary
 import harness
 import rope
+import verdicts
 from contestants import Skip
-from contestants.ceilings import copies, reads
+from contestants.ceilings import arena, copies, reads
 from harness import base, capture, measure, must, stream
 
-CONTESTANTS = ["ceilings", "sglang", "flashinfer", "torch_ops", "kvcanary"]
+CONTESTANTS = ["ceilings", "sglang", "flashinfer", "triton_ops", "plain", "torch_ops", "kvcanary"]
+QUICK_SKIPS = ["flashinfer", "torch_ops"]  # minutes of compiling and loading
+# torch.compile last: SGLang's older scatter takes twice as long in a process where it has run.
+OPERATIONS = ["scatter", "plan", "check_plan", "verify", "write", "checksum", "scan_finite", "fp8", "rope"]
+QUICK_TOKENS = (1, 64, 1024, 16384)
 rows, skipped, failures = [], {}, []
 started = time.time()
 
@@ -35,10 +45,13 @@ def run_once(call, before=lambda: None):
     graph.replay()
 
 
-def contestants(suite, case, names=CONTESTANTS):
+def contestants(suite, case, a):
     """All entries of a suite; a missing contestant is named once, a broken one is kept with its error."""
     out = []
-    for name in names:
+    for name in CONTESTANTS:
+        if a.quick and name in QUICK_SKIPS:
+            skipped[name] = "--quick"
+            continue
         m = importlib.import_module(f"contestants.{name}")
         if not hasattr(m, suite):
             continue
@@ -49,10 +62,12 @@ def contestants(suite, case, names=CONTESTANTS):
         except Exception as e:
             failures.append({"where": f"{name}.{suite}", "error": repr(e)[:300]})
             traceback.print_exc()
-    return out
+    if a.quick:
+        out = [e for e in out if not e.get("sketch") and e["name"] not in ("copy u1 again", "torch eager", "kvcanary computed", "moves computed")]
+    return [e for e in out if not a.contestants or any(o in e["name"] for o in a.contestants)]
 
 
-def add(suite, case, entry, mode, order, nbytes, reps=harness.REPS, **more):
+def add(suite, case, entry, mode, order, nbytes, reps=None, **more):
     try:
         if "prepare" in entry:
             entry["prepare"]()
@@ -63,7 +78,7 @@ def add(suite, case, entry, mode, order, nbytes, reps=harness.REPS, **more):
         traceback.print_exc()
         return None
     row = {"suite": suite, "case": case, "name": entry["name"], "mode": mode, **m, "bytes": nbytes, "gb_s": nbytes / m["us"] / 1e3, **more}
-    for key in ("peer", "ceiling", "sketch", "note"):
+    for key in ("peer", "ceiling", "sketch", "ours", "note"):
         if entry.get(key):
             row[key] = entry[key]
     rows.append(row)
@@ -98,13 +113,8 @@ def bench_rope(suite, a):
         for tokens in a.tokens:
             case = rope.Case(pools, tokens, a.slots == "sequential")
             key = f"({hq},{hkv},{d}) T={tokens}"
-            entries = contestants("rope_fp8" if fp8 else "rope", case)
-            if a.only:
-                entries = [e for e in entries if any(o in e["name"] for o in a.only)]
-            full = rope.bytes_moved(hq, hkv, d, tokens)
-            if fp8:
-                full = rope.bytes_moved(hq, hkv, d, tokens, k_out=False, pool_item=1, q_out_item=1)
-                entries += copies(full // 2)
+            entries = contestants("rope_fp8" if fp8 else "rope", case, a)
+            full = rope.bytes_moved(hq, hkv, d, tokens, **({"k_out": False, "pool_item": 1} if fp8 else {}))
             for e in entries:
                 result = None
                 if e.get("check") and tokens in (4, 64, 1024):
@@ -117,7 +127,9 @@ def bench_rope(suite, a):
                         continue
                     if not result["ok"]:
                         say(f"CHECK {key} {e['name']}: {result}")
-                own = full if fp8 or e.get("k_out", True) else rope.bytes_moved(hq, hkv, d, tokens, k_out=False)
+                own = full if e.get("k_out", True) else rope.bytes_moved(hq, hkv, d, tokens, k_out=False)
+                if fp8 and e.get("peer"):  # those store q as fp8, too
+                    own = rope.bytes_moved(hq, hkv, d, tokens, k_out=False, pool_item=1, q_out_item=1)
                 for mode in ("cold", "hot"):
                     add(suite, key, e, mode, case.cold_order if mode == "cold" else case.hot_order, own, bytes_ceiling=full,
                         **({"check": result} if result else {}))
@@ -134,7 +146,7 @@ def bench_scatter(suite, a):
         case = canary.Scatter(bs, length, n)
         key = f"{bs}x{length}"
         launches = {"cold": list(range(n)), "hot": [0] * max(n, 8)}
-        for e in contestants("scatter", case):
+        for e in contestants("scatter", case, a):
             result = case.check(e["call"], run_once) if e.get("check") else None
             for mode in ("cold", "hot"):
                 add(suite, key, e, mode, launches[mode], nbytes, **({"check": result} if result else {}))
@@ -144,71 +156,94 @@ def bench_scatter(suite, a):
         torch.cuda.empty_cache()
 
 
-def bench_canary(suite, a):
-    c = canary.Canary()
-    if suite == "write":
-        for requests, tokens in canary.WRITES:
-            for name, mode in canary.MODES.items():
-                small = tokens <= 4096
-                distinct = 64 if requests == 64 else (8 if small else 1)
-                case = canary.Write(c, requests, tokens, mode, distinct)
-                key = f"{requests} req, {tokens} tokens, {name}"
-                nbytes = tokens * (32 + 24 + {0: 0, 1: 16, 2: canary.ROW_BYTES}[mode])
-                if a.quick and tokens > 4096 and requests < 256:
-                    continue
-                slow = tokens == 131072 and mode == 2 and requests == 1
-                for e in contestants(suite, case):
-                    for heat in ("cold", "hot") if small else ("cold",):
-                        r = add(suite, key, e, heat, list(range(distinct)) if heat == "cold" else [0] * distinct, nbytes,
-                                reps=3 if slow else (harness.REPS if requests != 1 or small else 5))
-                        if r and "violations" in e:
-                            r["violations"] = e["violations"]()
-                say(key + "  " + "  ".join(f"{r['name']} {r['mode']} {r['us']:.2f}" for r in rows if r["suite"] == suite and r["case"] == key))
-    if suite == "verify":
-        from contestants import sglang
-        out = torch.zeros(1, dtype=torch.int32, device="cuda")
-        for label, requests, tokens in canary.VERIFIES:
-            for name, mode in canary.MODES.items():
-                case = canary.Verify(c, tokens, mode, 1024 if label == "sweep" else canary.PREFIX)
-                run_once(sglang.write_call(case))  # the records that are then verified
+def add_all(suite, key, entries, orders, nbytes):
+    """Every entry, in each mode of `orders`; then one line about them."""
+    for e in entries:
+        for mode, order in orders.items():
+            r = add(suite, key, e, mode, order, nbytes)
+            if r and "violations" in e:
+                r["violations"] = e["violations"]()
+    ratios(suite, key)
+    say(key + "  " + "  ".join(f"{r['name']} {r['mode']} {r['us']:.2f}" + (f" ({r['violations']} violations)" if r.get("violations") else "")
+                               for r in rows if r["suite"] == suite and r["case"] == key))
+
+
+def bench_write(suite, a):
+    c = inputs()
+    for requests, tokens in canary.WRITES:
+        for name, mode in canary.MODES.items():
+            small = tokens <= 4096
+            distinct = 64 if requests == 64 else (8 if small else 1)
+            if a.quick and tokens > 4096 and requests < 256 and name != "all":
+                continue
+            case = canary.Write(c, requests, tokens, mode, distinct)
+            entries = contestants(suite, case, a)
+            if name == "all" and (a.quick or tokens // requests > 8192):
+                skipped[f"peers of write, all bytes, {requests} requests of {tokens // requests}"] = "seconds a call"
+                entries = [e for e in entries if not e.get("peer")] if tokens > 64 else entries
+            orders = {"cold": list(range(distinct)), **({"hot": [0] * distinct} if small else {})}
+            add_all(suite, f"{requests} req, {tokens} tokens, {name}", entries, orders, tokens * (32 + 24 + {0: 0, 1: 16, 2: canary.ROW_BYTES}[mode]))
+
+
+def bench_verify(suite, a):
+    c = inputs()
+    out = torch.zeros(1, dtype=torch.int32, device="cuda")
+    for label, requests, tokens in canary.VERIFIES:
+        for name, mode in canary.MODES.items():
+            case = canary.Verify(c, tokens, mode, 1024 if label == "sweep" else canary.PREFIX)
+            entries = contestants(suite, case, a)
+            bytes_all = tokens * canary.ROW_BYTES
+            if mode == 2:
+                entries.append({"name": "read rows", "ceiling": True, "call": lambda i: must(base().kp_read_rows(
+                    c.source.data_ptr(), case.slots.data_ptr(), tokens, canary.ROW_BYTES, out.data_ptr(), stream()))})
+                entries.append({"name": "read", "ceiling": True, "call": reads(bytes_all)})
+            covered = {0: 0, 1: 16, 2: canary.ROW_BYTES}[mode]
+            # record, four plan words, source bytes
+            add_all(suite, f"{label} {tokens} slots, {name}", entries, {"cold": [0], "hot": [0] * 4}, bytes_all if mode == 2 else tokens * (64 + covered))
+
+
+def bench_plan(suite, a):
+    for bs in canary.PLANS:
+        case = canary.Plan(bs)
+        key = f"bs {bs} x {canary.PREFIX}"
+        entries = contestants(suite, case, a)
+        for e in entries:
+            if e.get("check") or e["name"] == "sglang":
+                case.clear()
+                run_once(e["call"], case.clear)
                 torch.cuda.synchronize()
-                sglang.sinks().write_index.zero_()
-                key = f"{label} {tokens} slots, {name}"
-                covered = {0: 0, 1: 16, 2: canary.ROW_BYTES}[mode]
-                nbytes = tokens * (32 + 32 + covered)  # record, four plan words, source bytes
-                entries = contestants(suite, case)
-                if mode == 2:
-                    entries.append({"name": "read rows", "ceiling": True, "call": lambda i: must(base().kp_read_rows(
-                        c.source.data_ptr(), case.slots.data_ptr(), tokens, canary.ROW_BYTES, out.data_ptr(), stream()))})
-                    entries.append({"name": "read", "ceiling": True, "call": reads(tokens * canary.ROW_BYTES)})
-                for e in entries:
-                    for heat in ("cold", "hot"):
-                        r = add(suite, key, e, heat, [0] * (1 if heat == "cold" else 4), nbytes if not e.get("ceiling") else tokens * canary.ROW_BYTES)
-                        if r and "violations" in e:
-                            r["violations"] = e["violations"]()
-                ratios(suite, key)
-                say(key + "  " + "  ".join(f"{r['name']} {r['mode']} {r['us']:.2f}" + (f" ({r['violations']} violations)" if r.get("violations") else "")
-                                           for r in rows if r["suite"] == suite and r["case"] == key))
-    if suite == "plan":
-        for bs in canary.PLANS:
-            case = canary.Plan(bs)
-            key = f"bs {bs} x {canary.PREFIX}"
-            for e in contestants(suite, case):
-                if e["name"] in ("sglang", "sketch", "kvcanary"):
-                    case.clear()
-                    run_once(e["call"], case.clear)
-                    torch.cuda.synchronize()
-                    say(f"{key} {e['name']} check {case.check(e['name'] == 'sglang')}")
-                for heat in ("cold", "hot"):
-                    add(suite, key, e, heat, [0] * (1 if heat == "cold" else 16), bs * canary.PREFIX * (8 + 32))
-            say(key + "  " + "  ".join(f"{r['name']} {r['mode']} {r['us']:.2f}" for r in rows if r["suite"] == suite and r["case"] == key))
-    if suite == "checksum":
-        for items, row in ((131072, 2048), (1 << 20, 2048), (8192, 32768)):
-            case = canary.Checksum(c, items, row)
-            key = f"{items} rows of {row}"
-            for e in contestants(suite, case) + [{"name": "read", "call": reads(items * row), "ceiling": True}]:
-                add(suite, key, e, "cold", [0], items * row)
-            say(key + "  " + "  ".join(f"{r['name']} {r['us']:.1f} us {r['gb_s']:.0f} GB/s" for r in rows if r["suite"] == suite and r["case"] == key))
+                if not case.check(e["name"] == "sglang")["ok"]:
+                    failures.append({"where": f"check {key} {e['name']}", "error": "the plan is wrong"})
+        add_all(suite, key, entries, {"cold": [0], "hot": [0] * 16}, bs * canary.PREFIX * (8 + 32))
+
+
+def bench_check_plan(suite, a):
+    for label, requests, tokens in canary.VERIFIES:
+        case = canary.Verify(inputs(), tokens, 0, 1024 if label == "sweep" else canary.PREFIX)
+        # entries thrice, marks of one buffer read and written thrice
+        add_all(suite, f"{label} {tokens} slots", contestants(suite, case, a), {"cold": [0], "hot": [0] * 4}, tokens * 3 * (8 + 16))
+
+
+def bench_checksum(suite, a):
+    for items, row in ((131072, 2048), (1 << 20, 2048), (8192, 32768)):
+        case = canary.Checksum(inputs(), items, row)
+        entries = contestants(suite, case, a) + [{"name": "read", "call": reads(items * row), "ceiling": True}]
+        add_all(suite, f"{items} rows of {row}", entries, {"cold": [0]}, items * row)
+
+
+def bench_scan_finite(suite, a):
+    case = canary.Finite(inputs(), 131072)
+    entries = contestants(suite, case, a) + [{"name": "read", "call": reads(case.items * canary.ROW_BYTES), "ceiling": True}]
+    add_all(suite, f"{case.items} rows of {canary.ROW_BYTES}", entries, {"cold": [0], "hot": [0] * 4}, case.items * canary.ROW_BYTES)
+
+
+_inputs = []
+
+
+def inputs():
+    if not _inputs:
+        _inputs.append(canary.Canary())
+    return _inputs[0]
 
 
 def ceilings():
@@ -228,69 +263,82 @@ def ceilings():
         for pdl in (0, 1):
             r = measure(lambda i: must(base().kp_empty(blocks, threads, pdl, stream())), [0] * 256, False)
             out[f"empty {blocks}x{threads}{' pdl' if pdl else ''} us"] = r["us"]
-    one = measure(lambda i: must(base().kp_empty(1, 32, 0, stream())), [0], False)
-    out["a graph of one empty launch, us"] = one["us"]
+    order = torch.randperm(1 << 19, device="cuda")
+    source, _, sink = arena()
+    r = measure(lambda i: must(base().kp_read_rows(source.data_ptr(), order.data_ptr(), 1 << 19, 2048, sink.data_ptr(), stream())), [0], True)
+    out["random rows of 2 KiB 1024 MB, GB/s"] = (1 << 30) / r["us"] / 1e3
     rows.append({"suite": "ceilings", "case": "ceilings", "values": out})
     for k, v in out.items():
         say(f"{k}: {v:.2f}")
 
 
-def table(suite):
-    """One block a shape and mode: T down, contestants across, microseconds; the best peer and its share of the ceiling last."""
-    mine = [r for r in rows if r["suite"] == suite]
-    groups = {}
-    for r in mine:
-        shape = r["case"].split(" T=")[0] if " T=" in r["case"] else ""
-        groups.setdefault((shape, r["mode"]), []).append(r)
-    for (shape, mode), part in groups.items():
-        names = list(dict.fromkeys(r["name"] for r in part))
-        print(f"\n{suite} {shape} {mode}: us")
-        print("case".ljust(30) + "".join(n[:15].rjust(16) for n in names))
-        for case in dict.fromkeys(r["case"] for r in part):
-            by = {r["name"]: r for r in part if r["case"] == case}
-            print(case.ljust(30) + "".join((f"{by[n]['us']:.2f}" if n in by else "-").rjust(16) for n in names))
-            if any("to_ceiling" in r for r in by.values()):
-                print("  of the ceiling".ljust(30) + "".join((f"{by[n]['to_ceiling']:.2f}" if n in by and "to_ceiling" in by[n] else "-").rjust(16) for n in names))
+def bench_row(r):
+    """A row with the fields that kvcanary-bench --json prints, besides its own."""
+    same = [x for x in rows if (x["suite"], x.get("case"), x.get("mode")) == (r["suite"], r["case"], r["mode"])]
+    bare = next((x["us"] for x in same if r.get("ours") and x["name"] == r["name"].replace("kvcanary", "moves")), None)
+    peer = min((x for x in same if x.get("peer") and r.get("ours")), key=lambda x: x["us"], default=None)
+    return {"op": r["suite"], "variant": r["name"], "beside": "", "dtype": "bf16" if r["suite"] in ("rope", "fp8") else "", "shape": r["case"],
+            "tokens": verdicts.tokens_of(r["case"]) if "T=" in r["case"] else None, "threads": None, "cache": r["mode"], "ns": r["us"] * 1e3, "bytes": r["bytes"],
+            "best_of": r["reps"], "of_ceiling": r.get("to_ceiling"), "of_bare": bare and bare / r["us"], "peer": peer and peer["name"],
+            "times_peer": peer and peer["us"] / r["us"], **r}
+
+
+def save(path, info, a):
+    with open(path, "w") as f:
+        json.dump({"machine": info, "slots": a.slots, "quick": a.quick, "rows": [r if r["suite"] == "ceilings" else bench_row(r) for r in rows],
+                   "targets": [c.json() for c in verdicts.judge(rows)], "skipped": skipped, "failures": failures, "seconds": time.time() - started}, f, indent=0)
+
+
+def conclude():
+    cells = verdicts.judge(rows)
+    print("\n" + verdicts.table(cells))
+    print("\nbare: the same kernel without its arithmetic and checks; of long writes the chain alone, if that is slower. A miss is excused where bare/ours > 0.95.\n")
+    for op, count, met, excused, missed, not_run in verdicts.summary(cells):
+        print(f"{op:18} {count:3} cells: {met} met, {excused} excused, {missed} missed" + (f", {not_run} not run" if not_run else ""))
+    standing = verdicts.standing(rows)
+    if any(standing.values()):
+        print("rope against SGLang: " + ", ".join(f"{len(cells)} {what}" for what, cells in standing.items()))
+    for where, why in skipped.items():
+        print(f"not run: {where}: {why}")
+    for f in failures:
+        print(f"FAILED {f['where']}: {f['error']}")
 
 
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument("--suites", default="rope,fp8,scatter,write,verify,plan,checksum")
+    ap.add_argument("--only", default=",".join(OPERATIONS), help="operations, of " + ",".join(OPERATIONS))
     ap.add_argument("--shapes", default="0,1,2,3")
-    ap.add_argument("--tokens", default=",".join(map(str, rope.TOKENS)))
-    ap.add_argument("--only", default="")
+    ap.add_argument("--tokens")
+    ap.add_argument("--contestants", default="", help="only those with one of these words in their name")
     ap.add_argument("--slots", choices=("random", "sequential"), default="random", help="order of the pool rows in suites rope and fp8")
-    ap.add_argument("--quick", action="store_true", help="leave out the slowest cases")
+    ap.add_argument("--quick", action="store_true", help="a minute: fewer repetitions, tokens and peers")
     ap.add_argument("--json")
     a = ap.parse_args()
+    a.only = a.only.split(",")
+    if set(a.only) - set(OPERATIONS):
+        ap.error("--only takes " + ",".join(OPERATIONS))
     a.shapes = [int(x) for x in a.shapes.split(",")]
-    a.tokens = [int(x) for x in a.tokens.split(",")]
-    a.only = [x for x in a.only.split(",") if x]
+    a.tokens = [int(x) for x in a.tokens.split(",")] if a.tokens else list(QUICK_TOKENS if a.quick else rope.TOKENS)
+    a.contestants = [x for x in a.contestants.split(",") if x]
+    if a.quick:
+        harness.REPS = 5
     info = harness.machine()
     say(json.dumps(info))
-
-    def save():
-        if a.json:
-            with open(a.json, "w") as f:
-                json.dump({"machine": info, "slots": a.slots, "rows": rows, "skipped": skipped, "failures": failures, "seconds": time.time() - started}, f, indent=0)
-
     ceilings()
-    for suite in a.suites.split(","):
+    for suite in [o for o in OPERATIONS if o in a.only]:
         try:
-            {"rope": bench_rope, "fp8": bench_rope, "scatter": bench_scatter}.get(suite, bench_canary)(suite, a)
+            (bench_rope if suite in ("rope", "fp8") else globals()[f"bench_{suite}"])(suite, a)
         except Exception as e:
             failures.append({"where": suite, "error": repr(e)[:300]})
             traceback.print_exc()
         torch.cuda.empty_cache()
-        save()
-    for suite in a.suites.split(","):
-        table(suite)
-    for where, why in skipped.items():
-        print(f"skipped {where}: {why}")
-    for f in failures:
-        print(f"FAILED {f['where']}: {f['error']}")
-    save()
+        if a.json:
+            save(a.json, info, a)
+    conclude()
+    if a.json:
+        save(a.json, info, a)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

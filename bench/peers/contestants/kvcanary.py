@@ -1,6 +1,7 @@
-"""Our own library: KVCANARY_LIB names libkvcanary.so. Without it every suite is shown as skipped.
+"""Our own library (KVCANARY_LIB names libkvcanary.so), all checks on, and the same around kernels that only move bytes
+(KVCANARY_MOVES_LIB, libkvcanary_moves.so; src/cuda/moves.cuh). What is not named is shown as skipped.
 
-The structs mirror include/kvcanary.h field by field; every call goes through the public functions, all checks on.
+The structs mirror include/kvcanary.h field by field; every call goes through the public functions.
 """
 import ctypes
 import os
@@ -113,24 +114,47 @@ class Error(ctypes.Structure):
 
 CODES = {torch.int32: (0, 32), torch.int64: (0, 64), torch.uint8: (1, 8), torch.float32: (2, 32), torch.float16: (2, 16),
          torch.bfloat16: (4, 16), torch.float8_e4m3fn: (10, 8), torch.float8_e5m2: (12, 8)}
-_lib = None
+_libraries, _rope = {}, {}
 
 
-def lib():
-    global _lib
-    if _lib is None:
-        path = os.environ.get("KVCANARY_LIB")
-        if not path:
-            raise Skip("KVCANARY_LIB is not set")
-        _lib = ctypes.CDLL(os.path.abspath(path))
-        _lib.kvc_last_error.restype = ctypes.POINTER(Error)
-    return _lib
+class Library:
+    def __init__(self, name, path):
+        self.name, self.path, self.is_ours = name, path, name == "kvcanary"
+        self.functions = ctypes.CDLL(path)
+        self.functions.kvc_last_error.restype = ctypes.POINTER(Error)
+
+    def must(self, status):
+        if status:
+            error = self.functions.kvc_last_error().contents
+            raise RuntimeError(f"{error.slug.decode()}: {error.message.decode()}")
+
+    def caller(self, name, args, pattern):
+        """args: the arguments but the stream, one tuple a distinct set of inputs; structs go by address. Only the call itself is
+        left for the timed loop."""
+        function, must = getattr(self.functions, name), self.must
+        function.argtypes = pattern + [P]
+        plain = [tuple(ctypes.addressof(x) if isinstance(x, ctypes.Structure) else x for x in a) for a in args]
+
+        def call(i, _keep=args):
+            must(function(*plain[i], stream()))
+
+        return call
+
+    def entry(self, call, label="", **more):
+        return {"name": f"{self.name} {label}".strip(), "call": call, "check": self.is_ours, "ours": self.is_ours, **more}
 
 
-def must(status):
-    if status:
-        error = lib().kvc_last_error().contents
-        raise RuntimeError(f"{error.slug.decode()}: {error.message.decode()}")
+def libraries():
+    out = []
+    for name, variable in (("kvcanary", "KVCANARY_LIB"), ("moves", "KVCANARY_MOVES_LIB")):
+        path = os.environ.get(variable)
+        if path and (name, path) not in _libraries:
+            _libraries[name, path] = Library(name, os.path.abspath(path))
+        if path:
+            out.append(_libraries[name, path])
+    if not out:
+        raise Skip("neither KVCANARY_LIB nor KVCANARY_MOVES_LIB is set")
+    return out
 
 
 def cuda():
@@ -147,74 +171,58 @@ def tensor(t):
     return out
 
 
-def caller(function, args):
-    """args: one struct a distinct set of inputs. Only the call itself is left for the timed loop."""
-    function.argtypes = [P, P]
-    addresses = [ctypes.addressof(a) for a in args]
-
-    def call(i, _keep=args):
-        must(function(addresses[i], stream()))
-
-    return call
-
-
 # ---- rope ----
 
-_rope = {}
-
-
-def rope_of(p, table):
+def rope_of(library, p, table):
     """With the table that the peers read, or computing angles as it goes."""
-    key = (p.d, p.cos_sin.data_ptr() if table else 0)
+    key = (library.path, p.d, p.cos_sin.data_ptr() if table else 0)
     if key not in _rope:
         cache = tensor(p.cos_sin)
         options = RopeOptions(rotary_dim=p.d, rope_base=500000.0, truncate=1, factor=1.0, cos_sin_cache=cache if table else None)
         _rope[key] = ctypes.create_string_buffer(4096)
-        must(lib().kvc_rope_init(_rope[key], ctypes.byref(options)))
+        library.must(library.functions.kvc_rope_init(_rope[key], ctypes.byref(options)))
     return ctypes.addressof(_rope[key])
 
 
-def rope_args(case, k_pool, v_pool, table=True, **more):
+def rope_call(library, case, k_pool, v_pool, table=True, **more):
     p = case.pools
     pools = tensor(k_pool), tensor(v_pool)
     out = []
     for s in case.sets:
         q, k, v, positions, slots = (tensor(x) for x in (s.q, s.k, s.v, s.positions, s.slots))
         fields = dict(q=q, k=k, v=v, positions=positions, slots=slots, k_pool=pools[0], v_pool=pools[1], q_out=q, k_out=k,
-                      rope=rope_of(p, table), n_valid=-1, reserved_slot=-1, k_scale=1.0, v_scale=1.0)
-        out.append(RopeArgs(**{**fields, **more}))
-    return out
+                      rope=rope_of(library, p, table), n_valid=-1, reserved_slot=-1, k_scale=1.0, v_scale=1.0)
+        out.append((RopeArgs(**{**fields, **more}),))
+    return library.caller("kvc_rope_pool_fused", out, [P])
 
 
 def rope(case):
-    f = lib().kvc_rope_pool_fused
     p = case.pools
-    records = getattr(p, "records", None)
-    if records is None:
-        records = p.records = torch.zeros(p.slots, 32, dtype=torch.uint8, device="cuda")
-    stamp = Stamp(records=records, record_stride_bytes=32, record_count=p.slots, k_id=0, v_id=1, coverage=2, head_bytes=p.d * 2)
-    return [{"name": "kvcanary", "call": caller(f, rope_args(case, p.k, p.v)), "check": True},
-            {"name": "kvcanary stamp", "call": caller(f, rope_args(case, p.k, p.v, stamp=stamp)), "check": True},
-            {"name": "kvcanary computed", "call": caller(f, rope_args(case, p.k, p.v, table=False)), "check": True}]
+    if getattr(p, "records", None) is None:
+        p.records = torch.zeros(p.slots, 32, dtype=torch.uint8, device="cuda")
+    stamp = Stamp(records=p.records, record_stride_bytes=32, record_count=p.slots, k_id=0, v_id=1, coverage=2, head_bytes=p.d * 2)
+    out = []
+    for library in libraries():
+        out += [library.entry(rope_call(library, case, p.k, p.v)),
+                library.entry(rope_call(library, case, p.k, p.v, stamp=stamp), "stamp"),
+                library.entry(rope_call(library, case, p.k, p.v, table=False), "computed")]
+    return out
 
 
 def rope_fp8(case):
     """Only the pools are fp8: q and k stay bf16, so the bytes are not those of the peers that store q as fp8 too."""
-    f = lib().kvc_rope_pool_fused
     p = case.pools
     if getattr(p, "fp8", None) is None:
         p.fp8 = [torch.zeros(p.slots, p.hkv, p.d, dtype=torch.float8_e4m3fn, device="cuda") for _ in range(2)]
-    args = rope_args(case, *p.fp8, k_out=None)
-    return [{"name": "kvcanary", "call": caller(f, args), "check": True, "tolerance": 0.08, "pools": lambda: tuple(p.fp8)}]
+    return [library.entry(rope_call(library, case, *p.fp8, k_out=None), tolerance=0.08, pools=lambda: tuple(p.fp8)) for library in libraries()]
 
 
 # ---- the canary ----
 
 def scatter(case):
-    args = []
-    for flat, offsets, rows, pool in case.sets:
-        args.append(ScatterArgs(flat_in=tensor(flat), offsets=tensor(offsets), req_pool_indices=tensor(rows), pool_out=tensor(pool)))
-    return [{"name": "kvcanary", "call": caller(lib().kvc_scatter_req_token_ids, args), "check": True}]
+    args = [(ScatterArgs(flat_in=tensor(flat), offsets=tensor(offsets), req_pool_indices=tensor(rows), pool_out=tensor(pool)),)
+            for flat, offsets, rows, pool in case.sets]
+    return [library.entry(library.caller("kvc_scatter_req_token_ids", args, [P])) for library in libraries()]
 
 
 class Sinks:
@@ -224,6 +232,9 @@ class Sinks:
         self.counters = torch.zeros(64, dtype=torch.int64, device=d)
         self.consumed = torch.zeros(1, dtype=torch.int64, device=d)
         self.ring = Ring(rows=self.rows, capacity=1024, columns=16, consumed=self.consumed, counters=self.counters, device=cuda())
+
+    def violations(self):
+        return int(self.counters[0].item())
 
 
 _sinks = None
@@ -236,56 +247,75 @@ def sinks():
     return _sinks
 
 
-def group_of(case, fingerprint):
-    row = case.source.shape[1]
-    source = Source(base=case.source, row_count=case.source.shape[0], row_stride_bytes=row, page_size=1, slot_stride_bytes=row, head_count=1,
-                    head_bytes=row, head_stride_bytes=row, read_bytes=row, id=0, code=1, bits=8, lanes=1)
+def group_over(rows, fingerprint, coverage, records=None):
+    """One source: a row of `rows` a slot."""
+    count, row = rows.shape[0], rows.shape[1] * rows.element_size()
+    code, bits = CODES[rows.dtype]
+    source = Source(base=rows, row_count=count, row_stride_bytes=row, page_size=1, slot_stride_bytes=row, head_count=1, head_bytes=row,
+                    head_stride_bytes=row, read_bytes=row, id=0, code=code, bits=bits, lanes=1)
     sources = (Source * 1)(source)
-    group = Group(records=case.canary, record_count=case.canary.shape[0], record_stride_bytes=32, sources=ctypes.addressof(sources),
-                  source_count=1, fingerprint=fingerprint, coverage=int(case.mode), reserved_slot=-1, device=cuda())
-    group.keep += [sources, case.source, case.canary]
+    group = Group(records=records, record_count=0 if records is None else records.shape[0], record_stride_bytes=32, sources=ctypes.addressof(sources),
+                  source_count=1, fingerprint=fingerprint, coverage=coverage, reserved_slot=-1, device=cuda())
+    group.keep += [sources, rows, records]
     return group
 
 
+def group_of(case, fingerprint):
+    return group_over(case.source, fingerprint, int(case.mode), case.canary)
+
+
 def fingerprints(case):
-    return [("kvcanary", 0), ("kvcanary splitmix", 1)] if case.mode else [("kvcanary", 0)]
+    return [("", 0), ("splitmix", 1)] if case.mode else [("", 0)]
 
 
-def write_args(case, fingerprint):
+def write_call(library, case, fingerprint):
     group = group_of(case, fingerprint)
     out = []
     for offsets, seeds, valid, ids, positions, slots in case.sets:
         plan = Plan(device=cuda(), write_req_capacity=case.sets[0][1].numel(), write_offsets=offsets, write_seed_slot_indices=seeds,
                     write_num_valid_reqs=valid)
         plan.keep += [offsets, seeds, valid]
-        out.append(WriteArgs(group=group, plan=plan, tokens=tensor(ids), positions=tensor(positions), slots=tensor(slots), launch_tag=33,
-                             ring=sinks().ring))
-    return out
+        out.append((WriteArgs(group=group, plan=plan, tokens=tensor(ids), positions=tensor(positions), slots=tensor(slots), launch_tag=33,
+                              ring=sinks().ring),))
+    return library.caller("kvc_canary_write", out, [P])
 
 
 def write(case):
-    return [{"name": name, "call": caller(lib().kvc_canary_write, write_args(case, fingerprint))} for name, fingerprint in fingerprints(case)]
+    return [library.entry(write_call(library, case, fingerprint), label) for library in libraries() for label, fingerprint in fingerprints(case)]
+
+
+def verify_plan(case):
+    slots, tokens, positions, prev, valid = case.plan
+    return Plan(device=cuda(), verify_capacity=slots.numel(), verify_slot_indices=slots, verify_expected_tokens=tokens, verify_expected_positions=positions,
+                verify_prev_slot_indices=prev, verify_num_valid=valid, enable=torch.ones(1, dtype=torch.int32, device="cuda"))
 
 
 def verify(case):
     out = []
-    slots, tokens, positions, prev, valid = case.plan
-    for name, fingerprint in fingerprints(case):
-        group = group_of(case, fingerprint)
-        plan = Plan(device=cuda(), verify_capacity=slots.numel(), verify_slot_indices=slots, verify_expected_tokens=tokens,
-                    verify_expected_positions=positions, verify_prev_slot_indices=prev, verify_num_valid=valid,
-                    enable=torch.ones(1, dtype=torch.int32, device="cuda"))
-        args = VerifyArgs(group=group, plan=plan, check_bytes=1, check_tokens=1, launch_tag=32, ring=sinks().ring)
-        stamp = caller(lib().kvc_canary_write, write_args(case, fingerprint))
+    plan = verify_plan(case)
+    for library in libraries():
+        for label, fingerprint in fingerprints(case):
+            args = VerifyArgs(group=group_of(case, fingerprint), plan=plan, check_bytes=1, check_tokens=1, launch_tag=32, ring=sinks().ring)
+            more = {}
+            if library.is_ours:
+                stamp = write_call(library, case, fingerprint)
 
-        def prepare(stamp=stamp):
-            """The records as this fingerprint stamps them."""
-            stamp(0)
-            sinks().counters.zero_()
+                def prepare(stamp=stamp):
+                    """The records as this fingerprint stamps them."""
+                    stamp(0)
+                    sinks().counters.zero_()
 
-        out.append({"name": name, "call": caller(lib().kvc_canary_verify, [args]), "prepare": prepare,
-                    "violations": lambda: int(sinks().counters[0].item()), "keep": plan})
+                more = {"prepare": prepare, "violations": sinks().violations}
+            out.append(library.entry(library.caller("kvc_canary_verify", [(args,)], [P]), label, **more))
     return out
+
+
+def check_plan(case):
+    """Every slot is planned once, so nothing is aliased."""
+    plan, group, scratch = verify_plan(case), group_of(case, 0), torch.zeros(2, case.canary.shape[0], dtype=torch.int64, device="cuda")
+    args = [(plan, group, None, tensor(scratch), sinks().ring)]
+    return [library.entry(library.caller("kvc_canary_check_plan", args, [P] * 5), prepare=lambda: sinks().counters.zero_(),
+                          **({"violations": sinks().violations} if library.is_ours else {})) for library in libraries()]
 
 
 def plan(case):
@@ -296,15 +326,21 @@ def plan(case):
                enable=c.enable, write_req_capacity=c.bs, write_offsets=c.write_offsets, write_seed_slot_indices=c.seeds,
                write_num_valid_reqs=c.num_reqs)
     args = PlanArgs(requests=requests, req_to_token=tensor(c.table), expected_tokens=tensor(c.tokens), valid_lens=tensor(c.valid_lens))
-    f = lib().kvc_canary_plan
-    f.argtypes = [P, P, P]
-    addresses = ctypes.addressof(out), ctypes.addressof(args)
-
-    def call(i, _keep=(out, args)):
-        must(f(*addresses, stream()))
-
-    return [{"name": "kvcanary", "call": call, "check": True}]
+    return [library.entry(library.caller("kvc_canary_plan", [(out, args)], [P, P])) for library in libraries()]
 
 
 def checksum(case):
-    raise Skip("a checksum of rows is kvc_fingerprint over a group; measured as verify")
+    group = group_over(case.rows, 0, 2)
+    out = torch.zeros(case.items, dtype=torch.int64, device="cuda")
+    args = [(out.data_ptr(), group, tensor(case.slots))]
+    entries = [library.entry(library.caller("kvc_fingerprint", args, [P] * 3)) for library in libraries()]
+    entries[0]["keep"] = out
+    return entries
+
+
+def scan_finite(case):
+    group = group_over(case.rows, 0, 2)
+    out = torch.zeros(6, dtype=torch.int64, device="cuda")
+    args = [(out.data_ptr(), group, tensor(case.slots))]
+    return [library.entry(library.caller("kvc_canary_scan_finite", args, [P] * 3), keep=out,
+                          **({"violations": lambda: int(out[1].item())} if library.is_ours else {})) for library in libraries()]
