@@ -27,7 +27,7 @@ SH_FILES = $(shell find tools bench tests -name '*.sh' -not -path 'tests/cli/*' 
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .PHONY: build run test test-python test-sglang wheel check check-clang check-asan check-tsan check-neon \
-	check-cuda check-all fuzz bench bench-peers bench-sglang docs install \
+	check-cuda check-all fuzz bench bench-peers bench-cuda bench-sglang docs install \
 	format format-check lint clean help
 
 build: ## The library and the command build/kvcanary (the default)
@@ -130,6 +130,15 @@ bench-peers: ## The same beside torch and ggml (from PyPI, into build/); writes 
 	build/kvcanary-bench --json $(BENCH_ARGS) >build/bench.json
 	build/peers-venv/bin/python bench/peers_cpu.py >build/peers.json
 	python3 bench/report.py build/bench.json build/peers.json --json build/bench-merged.json
+
+bench-cuda: ## Time every operation on this machine's GPU; BENCH_ARGS="--quick" takes a minute, "--help" says more
+	@python3 bench/peers/peers.py --help >/dev/null
+	tools/setup.sh build
+	cmake -S . -B build-cuda -DKVC_CUDA=ON -DKVC_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURE) >/dev/null
+	cmake --build build-cuda -j $(JOBS) --target kvcanary_shared kvcanary_moves
+	python3 bench/peers/build.py -j $(JOBS) --arch $(CUDA_ARCHITECTURE)a
+	KVCANARY_LIB=build-cuda/src/libkvcanary.so KVCANARY_MOVES_LIB=build-cuda/bench/libkvcanary_moves.so \
+		python3 bench/peers/peers.py $(BENCH_ARGS)
 
 test-sglang: ## Compare kvcanary.sglang with SGLang's own reference (from PyPI, into build/)
 	tools/setup.sh peers

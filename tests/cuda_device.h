@@ -91,6 +91,18 @@ static inline void cuda_must(int result, const char *what)
 	}
 }
 
+/* KVC_TEST_SMALL=1 is for compute-sanitizer, under which a call takes a hundred times as long: fewer
+ * random cases, and none of the largest. */
+static inline int cuda_is_small(void)
+{
+	return getenv("KVC_TEST_SMALL") != NULL;
+}
+
+static inline int cuda_rounds(int rounds)
+{
+	return cuda_is_small() ? (rounds + 19) / 20 : rounds;
+}
+
 /* A host buffer and its twin on the device, red zones around the twin. */
 #define CUDA_RED_ZONE 4096
 #define CUDA_RED_BYTE 0xD7

@@ -175,7 +175,7 @@ static void device_finds_what_the_cpu_finds(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 300; i++) {
+	for (int i = 0; i < cuda_rounds(300); i++) {
 		struct scene s;
 		build(&s, &random);
 		expect_ok(run(&s, 0, NULL));
@@ -196,7 +196,7 @@ static void slots_outside_the_records_are_rows(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < cuda_rounds(100); i++) {
 		static kvc_violation found[RING_ROWS];
 		struct scene s;
 		int64_t count, ranges = 0, others = 0, entry, full;

@@ -41,7 +41,7 @@ static void fingerprints_equal_the_cpus(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 400; i++)
+	for (int i = 0; i < cuda_rounds(400); i++)
 		check_fingerprints(&random, cuda_pick(&random, counts, 8),
 		        (int)seeded_in(&random, 0, seeded_one_in(&random, 4) ? 14 : 3));
 }
@@ -52,7 +52,7 @@ static void finite_scans_equal_the_cpus(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 200; i++) {
+	for (int i = 0; i < cuda_rounds(200); i++) {
 		struct cuda_world w;
 		kvc_tensor slots[2];
 		void *device;
@@ -213,7 +213,7 @@ static void too_many_sources_are_refused(void **state)
 	uint64_t *out = cuda_world_add(&w, "fingerprints", 20 * sizeof(*out), &device);
 	cuda_world_push(&w);
 	for (int side = 0; side < 2; side++) {
-		for (int i = 0; i < 385; i++) {
+		for (int i = 0; i < cuda_rounds(385); i++) {
 			many[i] = w.sources[side][0];
 			many[i].id = (uint64_t)i;
 		}

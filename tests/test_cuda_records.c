@@ -105,7 +105,7 @@ static void device_equals_cpu(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 200; i++) {
+	for (int i = 0; i < cuda_rounds(200); i++) {
 		struct scene s;
 		build(&s, &random);
 		expect_ok(run(&s, 0, i % 2, NULL));
@@ -138,7 +138,7 @@ static void slots_outside_the_records_are_left_out(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < cuda_rounds(100); i++) {
 		struct scene s;
 		char *given[2];
 		build(&s, &random);

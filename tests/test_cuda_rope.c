@@ -301,7 +301,7 @@ static void device_equals_cpu_for_random_shapes(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 300; i++) {
+	for (int i = 0; i < cuda_rounds(300); i++) {
 		struct shape shape = { .tokens = seeded_in(&random, 1, 70),
 			.q_heads = seeded_in(&random, 1, 9),
 			.kv_heads = seeded_in(&random, 1, 5),

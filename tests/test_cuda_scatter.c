@@ -261,7 +261,7 @@ static void device_equals_cpu_for_random_batches(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 250; i++) {
+	for (int i = 0; i < cuda_rounds(250); i++) {
 		struct shape shape = { .bs = batches[seeded_in(&random, 0, 10)],
 			.longest = lengths[seeded_in(&random, 0, 6)],
 			.pad = seeded_one_in(&random, 2) ? 0 : seeded_in(&random, 1, 9),
@@ -312,6 +312,8 @@ static void device_equals_cpu_for_every_kernel(void **state)
 		skip();
 	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
 		for (int narrow = 0; narrow < 2; narrow++) {
+			if (cuda_is_small() && shapes[i].bs * shapes[i].longest > 1300000)
+				continue;
 			const kvc_scatter_args args = options(KVC_RULES_OWN, narrow, 0);
 			struct shape shape = shapes[i];
 			struct scene s;
@@ -370,7 +372,7 @@ static void offending_requests_are_skipped_and_reported(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 400; i++) {
+	for (int i = 0; i < cuda_rounds(400); i++) {
 		struct shape shape = { .bs = batches[seeded_in(&random, 0, 5)],
 			.longest = lengths[seeded_in(&random, 0, 3)],
 			.spare_rows = seeded_in(&random, 0, 4),

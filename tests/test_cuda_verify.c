@@ -234,7 +234,7 @@ static void verify_equals_the_cpus(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 400; i++) {
+	for (int i = 0; i < cuda_rounds(400); i++) {
 		int64_t per_request = seeded_one_in(&random, 5) ? 200 : seeded_in(&random, 1, 30);
 		check(&random, per_request * REQUESTS + seeded_in(&random, 1, 20),
 		        (int)seeded_in(&random, 0, seeded_one_in(&random, 4) ? 14 : 3),

@@ -256,7 +256,7 @@ static void writes_equal_the_cpus(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 400; i++) {
+	for (int i = 0; i < cuda_rounds(400); i++) {
 		struct shape shape = random_shape(&random, 0, cuda_pick(&random, longest, 8));
 		check(&random, &shape);
 	}
@@ -270,7 +270,7 @@ static void linked_writes_equal_the_cpus(void **state)
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (int i = 0; i < 400; i++) {
+	for (int i = 0; i < cuda_rounds(400); i++) {
 		struct shape shape = random_shape(&random, 1, cuda_pick(&random, longest, 8));
 		check(&random, &shape);
 	}

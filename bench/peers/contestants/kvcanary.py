@@ -286,8 +286,10 @@ def write(case):
 
 def verify_plan(case):
     slots, tokens, positions, prev, valid = case.plan
+    offsets, seeds, requests = case.sets[0][:3]
     return Plan(device=cuda(), verify_capacity=slots.numel(), verify_slot_indices=slots, verify_expected_tokens=tokens, verify_expected_positions=positions,
-                verify_prev_slot_indices=prev, verify_num_valid=valid, enable=torch.ones(1, dtype=torch.int32, device="cuda"))
+                verify_prev_slot_indices=prev, verify_num_valid=valid, enable=torch.ones(1, dtype=torch.int32, device="cuda"),
+                write_req_capacity=seeds.numel(), write_offsets=offsets, write_seed_slot_indices=seeds, write_num_valid_reqs=requests)
 
 
 def verify(case):
