@@ -168,14 +168,15 @@ static void offsets_padding_and_a_short_page(void **state)
 	                       "{\"file\":\"b.bin\",\"rows\":3}]}"),
 	        NULL);
 	assert_int_equal(cache->part_count, 2);
-	assert_string_equal(cache->parts[1].name, "tail");
+	assert_string_equal(cache->parts[1].name, "pages");
 	assert_int_equal(cache->parts[1].row_count, 3);
 	expect_part(&cache->parts[0], 0);
 	expect_part(&cache->parts[1], ROWS);
 	saved_close(cache);
 }
 
-static void groups_are_parts(void **state)
+/* Groups with the same rows are one cache, so that it can be compared with one that has no groups. */
+static void groups_are_layers_of_one_cache(void **state)
 {
 	static float page[1024];
 	size_t bytes = fill_page(page, "lcthd", 0, ROWS);
@@ -186,20 +187,45 @@ static void groups_are_parts(void **state)
 	        write_manifest("{\"kvc.pages\":1,\"dtype\":\"F32\",\"kv_heads\":2,\"head_dim\":4,"
 	                       "\"layout\":\"split_nhd\",\"page_rows\":4,\"pages\":[\"a.bin\"],"
 	                       "\"rope\":{\"base\":1e4,\"style\":\"interleaved\"},\"model\":\"m\","
-	                       "\"groups\":[{\"layers\":[0,2]},{\"layers\":[5],\"offset\":512}]}"),
+	                       "\"groups\":[{\"layers\":[0,5]},{\"layers\":[2],\"offset\":512}]}"),
 	        NULL);
-	assert_int_equal(cache->part_count, 2);
+	assert_int_equal(cache->part_count, 1);
+	assert_int_equal(cache->parts[0].layer_count, 3);
 	assert_int_equal(cache->parts[0].layers[1].number, 2);
-	assert_int_equal(cache->parts[1].layers[0].number, 5);
-	assert_int_equal(cache->parts[1].stream, 1);
+	assert_int_equal(cache->parts[0].layers[2].number, 5);
 	assert_true(cache->rope.base == 1e4 && cache->rope.interleaved);
 	assert_string_equal(cache->identity[0].value, "m");
-	float value;
 	assert_int_equal(
-	        saved_read_values(&cache->parts[1].layers[0].tensor[0], 0, 0, &value, &error), 0);
+	        saved_offset(&cache->parts[0].layers[1].tensor[1], 1, 0, 0), 512 + 128 + 32);
 	assert_int_equal(
-	        saved_offset(&cache->parts[1].layers[0].tensor[1], 1, 0, 0), 512 + 128 + 32);
+	        saved_offset(&cache->parts[0].layers[2].tensor[1], 1, 0, 0), 256 + 128 + 32);
 	saved_close(cache);
+}
+
+/* Not where their pages have other numbers of rows, or both have a layer 0. */
+static void groups_of_other_rows_are_parts(void **state)
+{
+	static const char *const seconds[] = { "{\"layers\":[2],\"page_rows\":2}",
+		"{\"layers\":1,\"offset\":512}" };
+	static float page[1024];
+	size_t bytes = fill_page(page, "lcthd", 0, ROWS);
+	char text[512];
+
+	(void)state;
+	write_file("a.bin", page, bytes);
+	for (int i = 0; i < 2; i++) {
+		struct saved_cache *cache;
+		snprintf(text, sizeof(text),
+		        "{\"kvc.pages\":1,\"dtype\":\"F32\",\"kv_heads\":2,\"head_dim\":4,"
+		        "\"layout\":\"split_nhd\",\"page_rows\":4,\"pages\":[\"a.bin\"],"
+		        "\"groups\":[{\"layers\":[0]},%s]}",
+		        seconds[i]);
+		cache = open_with(write_manifest(text), NULL);
+		assert_int_equal(cache->part_count, 2);
+		assert_int_equal(cache->parts[1].stream, 1);
+		assert_int_equal(cache->parts[1].row_count, i == 0 ? 2 : 4);
+		saved_close(cache);
+	}
 }
 
 static void a_wrong_manifest_is_refused(void **state)
@@ -378,7 +404,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_layout_reads_the_same),
 		cmocka_unit_test(offsets_padding_and_a_short_page),
-		cmocka_unit_test(groups_are_parts),
+		cmocka_unit_test(groups_are_layers_of_one_cache),
+		cmocka_unit_test(groups_of_other_rows_are_parts),
 		cmocka_unit_test(a_wrong_manifest_is_refused),
 		cmocka_unit_test(a_hicache_directory_tells_sizes),
 		cmocka_unit_test(a_vllm_directory_tells_places),

@@ -105,6 +105,14 @@ uint64_t saved_offset(const struct saved_tensor *tensor, int64_t row, int64_t he
 	       (uint64_t)(element / unit.elements) * plane->element_stride;
 }
 
+const char *saved_offset_file(const struct saved_tensor *tensor, int64_t row)
+{
+	const struct saved_file *file =
+	        tensor->pages ? tensor->pages[row / tensor->page_rows].file : tensor->plane.file;
+
+	return file && saved_file_is_one_of_many(file) ? saved_file_path(file) : NULL;
+}
+
 int64_t saved_position(const struct saved_part *part, int64_t row)
 {
 	return part->positions ? part->positions[row] : row;

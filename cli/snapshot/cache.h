@@ -186,6 +186,9 @@ void saved_values(const struct saved_tensor *tensor, const void *bytes, int64_t 
 uint64_t saved_offset(
         const struct saved_tensor *tensor, int64_t row, int64_t head, int64_t element);
 
+/* The file that this offset is in, where a cache has many; NULL: the cache's own. */
+const char *saved_offset_file(const struct saved_tensor *tensor, int64_t row);
+
 /* The position of a row: as stored, or the row's number. */
 int64_t saved_position(const struct saved_part *part, int64_t row);
 

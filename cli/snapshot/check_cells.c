@@ -57,9 +57,11 @@ void place_in_tensor(struct finding *finding, const struct saved_part *part, int
 	finding->tensor = tensor;
 	finding->head = head;
 	finding->element = element;
-	if (finding->row >= 0)
-		finding->offset = saved_offset(&of->tensor[tensor], finding->row,
-		        head < 0 ? 0 : head, element < 0 ? 0 : element);
+	if (finding->row < 0)
+		return;
+	finding->offset = saved_offset(
+	        &of->tensor[tensor], finding->row, head < 0 ? 0 : head, element < 0 ? 0 : element);
+	finding->file = saved_offset_file(&of->tensor[tensor], finding->row);
 }
 
 /* ---- members ---- */

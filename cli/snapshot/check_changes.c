@@ -149,13 +149,15 @@ static void say_exchanged(
         const struct changes *changes, struct findings *findings, int64_t layer, int tensor)
 {
 	static const char *const names = "KV";
+	const struct saved_tensor *of =
+	        &changed_part(changes)->layers[changes->layer].tensor[changes->tensor];
 	struct finding finding =
 	        place_finding(tensor == changes->tensor ? "layers_swapped" : "kv_swapped",
 	                FINDING_DAMAGE, changes->cache, changed_part(changes), -1);
 
 	place_in_tensor(&finding, changed_part(changes), changes->layer, changes->tensor, -1, -1);
-	finding.offset = saved_offset(
-	        &changed_part(changes)->layers[changes->layer].tensor[changes->tensor], 0, 0, 0);
+	finding.offset = saved_offset(of, 0, 0, 0);
+	finding.file = saved_offset_file(of, 0);
 	snprintf(finding.detail, sizeof(finding.detail),
 	        "all rows are those that were stamped as %c of layer %lld", names[tensor],
 	        (long long)changed_part(changes)->layers[layer].number);

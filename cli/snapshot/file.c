@@ -13,6 +13,7 @@
 
 struct saved_file {
 	int descriptor; /* -1: opened for each read */
+	bool one_of_many;
 	uint64_t bytes;
 	char *path;
 	dev_t device; /* which file the path named when it was opened first */
@@ -68,6 +69,7 @@ static int open_file(
 	if (!file)
 		return saved_fail_memory(error, path);
 	file->descriptor = -1;
+	file->one_of_many = is_one_of_many;
 	file->path = strdup(path);
 	if (!file->path) {
 		free(file);
@@ -94,6 +96,11 @@ int saved_file_open_one_of_many(
         struct saved_file **out, const char *path, struct saved_error *error)
 {
 	return open_file(out, path, true, error);
+}
+
+bool saved_file_is_one_of_many(const struct saved_file *file)
+{
+	return file->one_of_many;
 }
 
 void saved_file_close(struct saved_file *file)

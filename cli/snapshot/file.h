@@ -14,6 +14,7 @@ int saved_file_open(struct saved_file **out, const char *path, struct saved_erro
  * have 1024 of them open at once and a directory of pages has more. */
 int saved_file_open_one_of_many(
         struct saved_file **out, const char *path, struct saved_error *error);
+bool saved_file_is_one_of_many(const struct saved_file *file);
 void saved_file_close(struct saved_file *file); /* NULL is fine */
 
 /* Of the contents, fixed when opened. */

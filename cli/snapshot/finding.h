@@ -28,6 +28,7 @@ struct finding {
 	int64_t token;
 	int64_t element;
 	uint64_t offset;  /* first byte in the file */
+	const char *file; /* that this byte is in, where a cache has many; NULL: the cache's own */
 	char detail[192]; /* one line for people: "-1.17578 -> -1.23828 (bit 6)" */
 };
 

@@ -102,7 +102,8 @@ static void print_finding(FILE *out, const struct finding *finding)
 	fprintf(out, "  %-17s %s%s", finding->kind,
 	        finding->weight == FINDING_DAMAGE ? "" : weight_name(finding->weight),
 	        finding->weight == FINDING_DAMAGE ? "" : ": ");
-	fprintf(out, "%s\n", place.used ? place.text : "the file as a whole");
+	fprintf(out, "%s%s%s\n", place.used ? place.text : "the file as a whole",
+	        finding->file ? " of " : "", finding->file ? finding->file : "");
 	if (finding->detail[0])
 		cli_wrap(out, 20, "", finding->detail);
 }
@@ -170,6 +171,8 @@ json_t *finding_object(const struct finding *finding)
 	set_known(object, "element", finding->element);
 	if (finding->offset != UINT64_MAX)
 		set_known(object, "offset", (int64_t)finding->offset);
+	if (finding->file)
+		json_object_set_new(object, "file", saved_json_text(finding->file));
 	json_object_set_new(object, "detail", saved_json_text(finding->detail));
 	if (finding_slug(finding->kind))
 		json_object_set_new(object, "slug", json_string(finding_slug(finding->kind)));

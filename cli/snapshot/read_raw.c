@@ -45,13 +45,14 @@ static int refuse_raw(const struct raw_job *job, const char *path, const char *k
 
 struct raw_strides {
 	uint64_t c, l, t, h, d;
-	uint64_t bytes; /* of the group in one page */
+	uint64_t bytes; /* of the group in one page, up to its last element */
 };
 
 /* Of a page of so many rows; false if the numbers go beyond 2^62. */
 static bool strides_of(const struct raw_group *group, int64_t rows, struct raw_strides *out)
 {
 	uint64_t bytes = safetensors_dtype_bits(group->dtype) / 8;
+	uint64_t last = 0; /* offset of the last element */
 	const uint64_t element = bytes;
 
 	*out = (struct raw_strides){ .d = element };
@@ -75,8 +76,9 @@ static bool strides_of(const struct raw_group *group, int64_t rows, struct raw_s
 		*stride = bytes;
 		if (__builtin_mul_overflow(bytes, size, &bytes) || bytes > (uint64_t)1 << 62)
 			return false;
+		last += *stride * (size - 1);
 	}
-	out->bytes = bytes;
+	out->bytes = last + element;
 	return true;
 }
 
@@ -206,16 +208,12 @@ static int give_lists(struct raw_job *job, struct saved_part *part, int64_t firs
 	return 0;
 }
 
-/* Pages first .. first + count - 1 of one group, each of so many rows. */
-static int fill_part(struct raw_job *job, struct saved_part *part, const struct raw_group *group,
-        int64_t first, int64_t count, int64_t rows)
+/* Layers of one group in pages first .. first + count - 1, each of so many rows. */
+static int fill_raw_layers(struct raw_job *job, struct saved_layer *layers,
+        const struct raw_group *group, int64_t first, int64_t count, int64_t rows)
 {
-	struct saved_layer *layers =
-	        saved_alloc(job->cache, (uint64_t)group->layer_count, sizeof(*layers));
 	struct raw_strides strides;
 
-	if (!layers)
-		return saved_fail_memory(job->error, job->cache->path);
 	if (!strides_of(group, rows, &strides))
 		return refuse_raw(job, job->manifest_path, "manifest", "layout", -1,
 		        "its numbers go beyond any file, or layer_bytes is less than a layer");
@@ -224,9 +222,6 @@ static int fill_part(struct raw_job *job, struct saved_part *part, const struct 
 		        "more than 4,194,304 rows");
 	if (check_pages(job, group, first, count, &strides))
 		return -1;
-	part->row_count = rows * count;
-	part->layer_count = group->layer_count;
-	part->layers = layers;
 	for (int64_t i = 0; i < group->layer_count; i++) {
 		layers[i].number = group->layer_numbers ? group->layer_numbers[i] : i;
 		layers[i].number_is_known = true;
@@ -237,37 +232,86 @@ static int fill_part(struct raw_job *job, struct saved_part *part, const struct 
 			layers[i].tensor[which].page_rows = rows;
 		}
 	}
-	return give_lists(job, part, first * group->page_rows);
+	return 0;
 }
 
-/* A group is a part; a short last page is one more, since its strides may be others. */
+static int by_number(const void *a, const void *b)
+{
+	const struct saved_layer *left = a, *right = b;
+
+	return (left->number > right->number) - (left->number < right->number);
+}
+
+/* The groups of one part, in the same pages. */
+static int fill_part(struct raw_job *job, struct saved_part *part, const struct raw_group *groups,
+        int group_count, int64_t first, int64_t count, int64_t rows)
+{
+	struct saved_layer *layers;
+	int64_t layer_count = 0;
+
+	for (int g = 0; g < group_count; g++)
+		layer_count += groups[g].layer_count;
+	layers = saved_alloc(job->cache, (uint64_t)layer_count, sizeof(*layers));
+	if (!layers)
+		return saved_fail_memory(job->error, job->cache->path);
+	part->name = "pages";
+	part->row_count = rows * count;
+	part->layers = layers;
+	for (int g = 0; g < group_count; g++) {
+		if (fill_raw_layers(
+		            job, layers + part->layer_count, &groups[g], first, count, rows))
+			return -1;
+		part->layer_count += groups[g].layer_count;
+	}
+	if (group_count > 1)
+		qsort(layers, (size_t)layer_count, sizeof(*layers), by_number);
+	return give_lists(job, part, first * groups[0].page_rows);
+}
+
+/* Whether all groups have the same rows, each of other layers: then they are one cache. */
+static bool groups_share_rows(const struct raw_manifest *manifest)
+{
+	bool seen[SAVED_LAYERS_MAX] = { false };
+
+	for (int g = 0; g < manifest->group_count; g++) {
+		const struct raw_group *group = &manifest->groups[g];
+		if (group->page_rows != manifest->groups[0].page_rows)
+			return false;
+		for (int64_t i = 0; i < group->layer_count; i++) {
+			int64_t number = group->layer_numbers ? group->layer_numbers[i] : i;
+			if (number >= SAVED_LAYERS_MAX || seen[number])
+				return false;
+			seen[number] = true;
+		}
+	}
+	return true;
+}
+
+/* The groups are a part together, or each of them is; a short last page is one more, since its strides
+ * may be others. */
 static int fill_raw_parts(struct raw_job *job)
 {
 	const struct raw_manifest *manifest = &job->manifest;
 	int64_t last = manifest->page_count - 1, tail = manifest->pages[last].rows;
 	int64_t full = manifest->page_count - (tail != 0);
+	int together = groups_share_rows(manifest) ? manifest->group_count : 1;
 	struct saved_part *parts =
 	        saved_alloc(job->cache, 2 * (uint64_t)manifest->group_count, sizeof(*parts));
 	int64_t count = 0;
 
 	if (!parts)
 		return saved_fail_memory(job->error, job->cache->path);
-	for (int g = 0; g < manifest->group_count; g++) {
-		const struct raw_group *group = &manifest->groups[g];
-		if (full > 0) {
-			parts[count].name = "pages";
-			parts[count].stream = g;
-			if (fill_part(job, &parts[count++], group, 0, full, group->page_rows))
-				return -1;
-		}
-		if (tail == 0)
-			continue;
-		if (tail > group->page_rows)
+	for (int g = 0; g < manifest->group_count; g += together) {
+		const struct raw_group *groups = &manifest->groups[g];
+		if (tail > groups->page_rows)
 			return refuse_raw(job, job->manifest_path, "manifest", "pages.rows", -1,
 			        "more than page_rows");
-		parts[count].name = "tail";
 		parts[count].stream = g;
-		if (fill_part(job, &parts[count++], group, last, 1, tail))
+		if (full > 0 && fill_part(job, &parts[count++], groups, together, 0, full,
+		                        groups->page_rows))
+			return -1;
+		parts[count].stream = g;
+		if (tail > 0 && fill_part(job, &parts[count++], groups, together, last, 1, tail))
 			return -1;
 	}
 	job->cache->parts = parts;

@@ -68,6 +68,8 @@ void diff_set_place(struct diff_finding *finding, const struct diff_stack_result
 	const struct saved_cache *cache[2] = { target->source[0].cache, target->source[1].cache };
 	const struct saved_part *part = &cache[DIFF_B]->parts[b.part];
 	const struct saved_part *part_a = &cache[DIFF_A]->parts[a.part];
+	const struct saved_tensor *tensor_a = diff_tensor(&target->source[DIFF_A], a.part);
+	const struct saved_tensor *tensor_b = diff_tensor(&target->source[DIFF_B], b.part);
 
 	finding->place.part = stack->stack->name;
 	finding->place.stream = part->stream;
@@ -79,9 +81,10 @@ void diff_set_place(struct diff_finding *finding, const struct diff_stack_result
 	finding->place.token = part->tokens ? part->tokens[b.row] : -1;
 	if (finding->place.token < 0 && part_a->tokens)
 		finding->place.token = part_a->tokens[a.row];
-	finding->place.offset =
-	        saved_offset(diff_tensor(&target->source[DIFF_B], b.part), b.row, 0, 0);
-	finding->offset_a = saved_offset(diff_tensor(&target->source[DIFF_A], a.part), a.row, 0, 0);
+	finding->place.offset = saved_offset(tensor_b, b.row, 0, 0);
+	finding->place.file = saved_offset_file(tensor_b, b.row);
+	finding->offset_a = saved_offset(tensor_a, a.row, 0, 0);
+	finding->file_a = saved_offset_file(tensor_a, a.row);
 }
 
 /* ---- targets ---- */
@@ -419,6 +422,7 @@ static void add_token_finding(struct diff_context *context, struct diff_stack_re
 	diff_set_place(finding, stack, &stack->targets[0], &stack->stack->pairs[pair]);
 	finding->place.layer = finding->place.tensor = -1;
 	finding->place.offset = finding->offset_a = UINT64_MAX;
+	finding->place.file = finding->file_a = NULL;
 	part = &context->result->alignment.cache[DIFF_B]
 	                ->parts[stack->stack->pairs[pair].side[DIFF_B].part];
 	if (strcmp(kind, "token_mismatch") == 0 && part->cell_offsets)

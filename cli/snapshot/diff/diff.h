@@ -221,7 +221,8 @@ struct diff_finding {
 	struct finding place; /* kind, weight, layer, tensor, head, row, position, token, element */
 	int64_t row_a;
 	uint64_t offset_a;
-	int64_t count; /* rows, where one finding stands for several; else 1 */
+	const char *file_a; /* as place.file */
+	int64_t count;      /* rows, where one finding stands for several; else 1 */
 	int64_t other; /* kind's own: position that fits, other layer, row with the same content, by */
 	bool has_other;
 	int64_t was, now; /* of a position, token, sequence */

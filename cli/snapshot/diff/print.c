@@ -199,7 +199,8 @@ static void print_found_one(FILE *out, const struct diff_finding *finding)
 	if (finding->bit >= 0)
 		fprintf(out, " (bit %d)", finding->bit);
 	if (finding->place.offset != UINT64_MAX)
-		fprintf(out, ", at byte %llu of B", (unsigned long long)finding->place.offset);
+		fprintf(out, ", at byte %llu of %s", (unsigned long long)finding->place.offset,
+		        finding->place.file ? finding->place.file : "B");
 	fputc('\n', out);
 }
 

@@ -69,6 +69,10 @@ static json_t *finding_object(const struct diff_finding *finding)
 	set(object, "offset", number_or_none((int64_t)place->offset, place->offset != UINT64_MAX));
 	set(object, "offset_a",
 	        number_or_none((int64_t)finding->offset_a, finding->offset_a != UINT64_MAX));
+	if (place->file)
+		set(object, "file", saved_json_text(place->file));
+	if (finding->file_a)
+		set(object, "file_a", saved_json_text(finding->file_a));
 	set(object, "bit", number_or_none(finding->bit, finding->bit >= 0));
 	set(object, "count", json_integer(finding->count));
 	set(object, "other", number_or_none(finding->other, finding->has_other));

@@ -209,14 +209,17 @@ static void report_exchange(struct diff_context *context, struct diff_stack_resu
 {
 	struct diff_finding *finding = diff_add(context->result, kind, FINDING_DAMAGE);
 	const struct diff_target *target = &stack->targets[at], *from = &stack->targets[origin];
+	const struct saved_tensor *tensor[2];
 
 	if (!finding)
 		return;
 	diff_set_place(finding, stack, target, &stack->stack->pairs[0]);
-	finding->offset_a = saved_offset(
-	        diff_tensor(&from->source[DIFF_A], stack->stack->parts[0][0]), 0, 0, 0);
-	finding->place.offset = saved_offset(
-	        diff_tensor(&target->source[DIFF_B], stack->stack->parts[1][0]), 0, 0, 0);
+	tensor[0] = diff_tensor(&from->source[DIFF_A], stack->stack->parts[0][0]);
+	tensor[1] = diff_tensor(&target->source[DIFF_B], stack->stack->parts[1][0]);
+	finding->offset_a = saved_offset(tensor[0], 0, 0, 0);
+	finding->file_a = saved_offset_file(tensor[0], 0);
+	finding->place.offset = saved_offset(tensor[1], 0, 0, 0);
+	finding->place.file = saved_offset_file(tensor[1], 0);
 	finding->place.row = finding->row_a = finding->place.position = finding->place.token = -1;
 	if (strcmp(kind, "kv_swapped") == 0)
 		finding->place.tensor = -1;
