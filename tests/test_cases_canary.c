@@ -1,6 +1,6 @@
 /*
  * Small inputs distilled from public bug reports of LLM engines, as plan, write and verify meet
- * them. Each test is named after what it shows; the numbers are those of CASES.md.
+ * them. Each test is named after what it shows; the numbers are those of cases.txt.
  *
  * CAN is its canary input: request A, tokens 11..16 on slots 4, 5, 6, 7, 12, 13.
  */

@@ -60,3 +60,8 @@ TVM_FFI_READY = _load_tvm_ffi()
 C = _load()
 
 __version__: str = string(C.kvc_version())
+
+
+def library_has_cuda() -> bool:
+    """Whether the library was built with CUDA."""
+    return bool(C.kvc_cuda_architectures())

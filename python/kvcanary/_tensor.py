@@ -92,7 +92,19 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
-class View:
+class Pinned:
+    """Something with addresses inside: a copy would lead into the memory of the original, which
+    nothing would keep alive."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"a kvcanary {type(self).__name__} holds addresses: it cannot be copied or pickled"
+        )
+
+
+class View(Pinned):
     """A kvc_tensor at an address, and what must live as long as it."""
 
     __slots__ = ("_keep", "address")
@@ -114,11 +126,7 @@ class View:
         """In elements."""
         if self.tensor.strides is not None or self.tensor.ndim == 0:
             return _int64s(self.tensor.strides, self.tensor.ndim)
-        strides, step = [], 1
-        for extent in reversed(self.shape):
-            strides.append(step)
-            step *= extent
-        return tuple(reversed(strides))
+        return _compact(self.shape)
 
     @property
     def data(self) -> int:
@@ -136,6 +144,15 @@ class View:
     @property
     def device(self) -> tuple[int, int]:
         return self.tensor.device.device_type, self.tensor.device.device_id
+
+
+def _compact(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of elements that lie side by side, in elements."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
 
 
 def _int64s(address: int | None, count: int) -> tuple[int, ...]:
@@ -223,6 +240,8 @@ def _from_numpy(array: Array, name: str, writable: bool) -> View:
                 "array-stride-bytes", Status.E_STRIDE, name=name, stride=stride, bytes=itemsize
             )
     strides = tuple(stride // itemsize for stride in array.strides)
+    if not array.size:  # NumPy 2.4 gives zeros for what has no elements
+        strides = _compact(array.shape)
     return _make(data, (KVC_DEVICE_CPU, 0), dtype, array.shape, strides, array)
 
 
@@ -276,7 +295,7 @@ Device = tuple[int, int]
 HOST: Device = (KVC_DEVICE_CPU, 0)
 
 
-def _memory_of(device: Device) -> Device:
+def memory_of(device: Device) -> Device:
     """Pinned memory is the host's, managed memory CUDA's on any device; all host memory is one."""
     kind, number = device
     return HOST if kind in _HOSTS else (KVC_DEVICE_CUDA if kind in _CUDAS else kind, number)
@@ -284,7 +303,7 @@ def _memory_of(device: Device) -> Device:
 
 def require_device(found: Device, name: str, wanted: Device, other: str) -> None:
     """Refuse memory that a call over `wanted` could not touch. C sees a bare pointer there."""
-    if _memory_of(found) != _memory_of(wanted):
+    if memory_of(found) != memory_of(wanted):
         raise fault(
             "device-mismatch", Status.E_DEVICE, name=name, device_type=found[0],
             device_id=found[1], other=other, other_type=wanted[0], other_id=wanted[1],
@@ -405,9 +424,25 @@ def to_host(words: Array) -> list[int]:
     return [int(word) for word in words.tolist()]
 
 
-def empty_like(array: Array) -> Array:
+def shape_of(array: Array, name: str) -> tuple[int, ...]:
+    """The shape of an array of any framework."""
+    try:
+        return tuple(array.shape)
+    except (AttributeError, TypeError):
+        raise _no_array(array, name) from None
+
+
+def length_of(array: Array, name: str) -> int:
+    """Extent of the first dimension; 0 without one, which C will refuse."""
+    shape = shape_of(array, name)
+    return int(shape[0]) if shape else 0
+
+
+def empty_like(array: Array, name: str, stream: Any = None) -> Array:
     """A new array of the framework, shape, dtype and device of `array`, for the library to fill."""
-    return new_array(array, tuple(array.shape), None)
+    shape = shape_of(array, name)
+    with on_stream(array, stream):
+        return new_array(array, shape, None)
 
 
 def new_array(

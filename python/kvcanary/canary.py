@@ -13,8 +13,10 @@ from ._options import COVERAGES, FINGERPRINTS, RULES, STAMPINGS, choose
 from ._tensor import (
     Array,
     Device,
+    Pinned,
     View,
     flat,
+    length_of,
     new_array,
     on_stream,
     require_device,
@@ -69,7 +71,7 @@ def _scalar(array: Array | None, name: str, dtype: str, device: Device) -> int:
     return found.data
 
 
-class Source:
+class Source(Pinned):
     """One strip of real KV bytes behind each slot, in (head, dim) order.
 
     Slot x has, for each head h, `head_bytes` bytes at row ``x // page_size`` of `rows`, offset
@@ -161,7 +163,7 @@ class Source:
         return made
 
 
-class Group:
+class Group(Pinned):
     """One slot numbering with its records and its sources.
 
     Parameters
@@ -272,7 +274,7 @@ _REQUEST_FIELDS = (
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Requests:
+class Requests(Pinned):
     """The requests of one step; every array int64 ``[bs]`` and kept.
 
     Attributes
@@ -319,7 +321,7 @@ class Requests:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
+class Plan(Pinned):
     """What a step reads and writes, in order; :meth:`allocate` makes the arrays.
 
     Attributes
@@ -354,10 +356,8 @@ verify_prev_slot_indices : array
     _views: list[View] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        def length(array: Array) -> int:
-            return int(array.shape[0]) if len(array.shape) else 0
-
-        entries, reqs = length(self.verify_slot_indices), length(self.write_seed_slot_indices)
+        entries = length_of(self.verify_slot_indices, "verify_slot_indices")
+        reqs = length_of(self.write_seed_slot_indices, "write_seed_slot_indices")
         wanted = {
             "verify_slot_indices": ("int64", entries),
             "verify_expected_tokens": ("int64", entries),
@@ -518,7 +518,7 @@ class Counters:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Ring:
+class Ring(Pinned):
     """Where violations go; :meth:`allocate` makes the arrays, all zero.
 
     Attributes
@@ -588,7 +588,7 @@ class Ring:
 
     def poll(self, limit: int | None = None, *, stream: Any = None) -> list[Violation]:
         """Take the next violations out, in order, at most `limit`. Waits for the device."""
-        room = self._c.capacity if limit is None else limit
+        room = self._c.capacity if limit is None else min(limit, self._c.capacity)
         out = (_abi.kvc_violation * max(room, 1))()
         count = ctypes.c_int64()
         check(
@@ -598,11 +598,12 @@ class Ring:
         )
         return [Violation.from_struct(out[i]) for i in range(count.value)]
 
-    def totals(self) -> Counters:
-        """What was done so far. Waits for the device."""
+    def totals(self, *, stream: Any = None) -> Counters:
+        """What was done so far, by the calls on `stream` too. Waits for the device."""
         if self.counters is None:
             raise fault("ring-not-circular", Status.E_CONFIG, columns=self._c.columns)
-        words = to_host(self.counters)
+        with on_stream(self.counters, stream):
+            words = to_host(self.counters)
         return Counters(words[0], words[1], tuple(words[2:18]), *words[18:24])
 
 
@@ -936,7 +937,7 @@ def copy(
         int64 ``[n, 6]``; None = made for this call.
     """
     if scratch is None:
-        count = int(from_slots.shape[0]) if len(from_slots.shape) else 0
+        count = length_of(from_slots, "from")
         with on_stream(group.records, stream):
             scratch = new_array(group.records, (count, 6), "int64")
     call(
@@ -969,9 +970,10 @@ def fingerprint(
     array
         `out`.
     """
-    count = int(slots.shape[0]) if len(slots.shape) else 0
+    count = length_of(slots, "slots")
     if out is None:
-        out = new_array(group.records, (count,), "int64")
+        with on_stream(group.records, stream):
+            out = new_array(group.records, (count,), "int64")
     target = flat(out, "out", "int64", length=count)
     require_device(target.device, "out", group.device, "the group")
     call("fingerprint", slots, target.data, group.address, slots, stream_of(slots, stream))

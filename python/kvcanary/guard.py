@@ -8,12 +8,12 @@ from itertools import islice
 from typing import Any
 
 from . import _abi
-from ._abi import Cause
+from ._abi import Cause, Status
 from ._lib import C, string
 from ._options import COVERAGES, FINGERPRINTS, STAMPINGS, choose
-from ._tensor import HOST, Array, View, require_device, stream_of, view
+from ._tensor import HOST, Array, Device, Pinned, View, memory_of, stream_of, view
 from .canary import Requests, Source, Violation
-from .errors import check
+from .errors import check, fault
 from .rope import Stamp
 
 __all__ = ["Finding", "Guard", "GuardStatistics", "SweepSlot"]
@@ -132,8 +132,35 @@ class SweepSlot:
     namespace: int = 0
 
 
-class Guard:
+class _Handle(Pinned):
+    """A guard of the library, until the last that leads into its memory is gone: the Guard itself
+    or one of its stamps."""
+
+    __slots__ = ("_destroy", "keep", "pointer")
+
+    def __init__(self, options: _abi.kvc_guard_options) -> None:
+        self.pointer = ctypes.c_void_p()
+        self.keep: list[Any] = []
+        self._destroy = C.kvc_guard_destroy
+        check(C.kvc_guard_create(ctypes.byref(self.pointer), ctypes.byref(options)))
+
+    def __del__(self) -> None:
+        self._destroy(self.pointer)
+
+
+def _require_host(device: Device, name: str) -> None:
+    if memory_of(device) != HOST:
+        raise fault(
+            "no-cuda", Status.E_NO_CUDA, name=name, reason="the guard works on host memory only"
+        )
+
+
+class Guard(Pinned):
     """Owns records, owners, plans and the ring of an engine. One thread at a time.
+
+    The guard works on host memory: pools, tables and index arrays on a GPU are refused. On a GPU an
+    engine calls the operations under it itself: :func:`plan`, :func:`check_plan`, :func:`verify`,
+    :func:`write`.
 
     Parameters
     ----------
@@ -193,8 +220,6 @@ class Guard:
         check_finite: bool = False,
         ring_capacity: int = 1024,
     ) -> None:
-        self._handle = ctypes.c_void_p()
-        self._keep: list[Any] = []
         self._step: list[Any] = []
         self._ring_capacity = ring_capacity
         self._first_array: Array | None = None
@@ -205,13 +230,15 @@ class Guard:
             check_finite=int(check_finite),
             ring_capacity=ring_capacity,
         )
-        check(C.kvc_guard_create(ctypes.byref(self._handle), ctypes.byref(options)))
+        self._guard: _Handle | None = _Handle(options)
+
+    @property
+    def _handle(self) -> ctypes.c_void_p | None:
+        return None if self._guard is None else self._guard.pointer
 
     def close(self) -> None:
-        """Free all that the guard owns. Stamps and records of it must not be used any more."""
-        handle, self._handle = self._handle, ctypes.c_void_p()
-        C.kvc_guard_destroy(handle)
-        self._keep.clear()
+        """Give up all that the guard owns; it is freed once none of its stamps is left either."""
+        self._guard = None
         self._step.clear()
 
     def __enter__(self) -> "Guard":
@@ -219,10 +246,6 @@ class Guard:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            self.close()
 
     def attach_group(
         self,
@@ -270,7 +293,7 @@ class Guard:
             A group that does not hold together; a step has begun before. Nothing is registered.
         """
         for source in sources:
-            require_device(source.device, "a source", HOST, "the guard")
+            _require_host(source.device, "a source")
         array = (_abi.kvc_source * max(len(sources), 1))(*(s.struct for s in sources))
         mapped = None if mapping is None else view(mapping, "mapping")
         group = _abi.kvc_guard_group(
@@ -288,7 +311,8 @@ class Guard:
         )
         number = ctypes.c_int32()
         check(C.kvc_guard_attach_group(self._handle, ctypes.byref(group), ctypes.byref(number)))
-        self._keep.append((array, tuple(sources), mapped))
+        if self._guard is not None:
+            self._guard.keep.append((array, tuple(sources), mapped))
         return number.value
 
     def stamp(self, group: int, k_id: int, v_id: int | None = None) -> Stamp:
@@ -299,7 +323,7 @@ class Guard:
                 ctypes.byref(struct), self._handle, group, k_id, k_id if v_id is None else v_id
             )
         )
-        return Stamp(struct, self)
+        return Stamp(struct, self._guard)
 
     def step_begin(
         self,
@@ -452,7 +476,7 @@ class Guard:
 
     def poll(self, limit: int | None = None, *, stream: Any = None) -> list[Finding]:
         """Take the next findings, in order, at most `limit`. Waits for the device."""
-        room = self._ring_capacity if limit is None else limit
+        room = self._ring_capacity if limit is None else min(limit, self._ring_capacity)
         out = (_abi.kvc_finding * max(room, 1))()
         count = ctypes.c_int64()
         check(C.kvc_guard_poll(self._handle, out, room, ctypes.byref(count), self._stream(stream)))

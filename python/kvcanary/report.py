@@ -1,10 +1,20 @@
 """What an operation wrote, skipped and left out."""
 
 import ctypes
+from typing import Any
 
 from . import _abi
 from ._abi import ReportReason
-from ._tensor import Array, device_like, flat, new_array, require_device, to_host
+from ._tensor import (
+    Array,
+    Pinned,
+    device_like,
+    flat,
+    new_array,
+    on_stream,
+    require_device,
+    to_host,
+)
 
 __all__ = ["Report"]
 
@@ -12,7 +22,7 @@ _REASONS = _abi.KVC_REPORT_REASON_COUNT
 _WORDS = ctypes.sizeof(_abi.kvc_report) // 8
 
 
-class Report:
+class Report(Pinned):
     """Optional output of rope_pool_fused, scatter_req_token_ids and plan. Calls add to it.
 
     On the CPU bad input is refused as a whole, so that only `rows_written`, `rows_skipped` and
@@ -22,6 +32,9 @@ class Report:
     ----------
     like : array, optional
         An array on the device of the calls that use the report; None = host memory.
+    stream : optional
+        CUDA stream of those calls, on which the report is made, cleared and read; None = the
+        current one each time.
 
     Examples
     --------
@@ -30,11 +43,13 @@ class Report:
     0
     """
 
-    __slots__ = ("_view", "address", "words")
+    __slots__ = ("_stream", "_view", "address", "words")
 
-    def __init__(self, like: Array | None = None) -> None:
-        #: int64 ``[35]``, the memory of the C struct.
-        self.words = new_array(like, (_WORDS,), "int64", zero=True)
+    def __init__(self, like: Array | None = None, *, stream: Any = None) -> None:
+        self._stream = stream
+        with on_stream(like, stream):
+            #: int64 ``[35]``, the memory of the C struct.
+            self.words = new_array(like, (_WORDS,), "int64", zero=True)
         self._view = flat(self.words, "report", "int64", length=_WORDS)
         #: Address of the C struct, on the device.
         self.address = self._view.data
@@ -47,11 +62,13 @@ class Report:
 
     def clear(self) -> None:
         """Make it empty."""
-        self.words[:] = 0
-        self.words[_REASONS : 2 * _REASONS] = -1
+        with on_stream(self.words, self._stream):
+            self.words[:] = 0
+            self.words[_REASONS : 2 * _REASONS] = -1
 
     def _read(self) -> list[int]:
-        return to_host(self.words)
+        with on_stream(self.words, self._stream):
+            return to_host(self.words)
 
     @property
     def counts(self) -> dict[ReportReason, int]:

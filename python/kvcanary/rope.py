@@ -1,7 +1,6 @@
 """Rotary embedding and the write path: rope_pool_fused."""
 
 import ctypes
-from functools import lru_cache
 from typing import Any
 
 from . import _abi
@@ -12,6 +11,7 @@ from ._tensor import (
     HOST,
     Array,
     Device,
+    Pinned,
     View,
     device_like,
     empty_like,
@@ -25,7 +25,7 @@ from .report import Report
 __all__ = ["Rope", "Stamp", "rope_init", "rope_pool_fused"]
 
 
-class Rope:
+class Rope(Pinned):
     """Frequencies ready for use; made by :func:`rope_init`, immutable.
 
     Attributes
@@ -143,22 +143,20 @@ truncate, mscale, mscale_all_dim, attention_factor
     return Rope(struct, table)
 
 
-@lru_cache(maxsize=64)
-def _plain_rope(rotary_dim: int, style: str | int, rope_base: float) -> int:
-    """Address of the frequencies of a model without scaling."""
+# Frequencies of models without scaling, by rotary_dim, style and base. Never taken out: a call in
+# another thread may be using them.
+_plain_ropes: dict[tuple[int, str | int, float], Rope] = {}
+
+
+def _plain_rope(rotary_dim: int, style: str | int, rope_base: float) -> Rope:
     rope = rope_init(rotary_dim, style=style, rope_base=rope_base)
-    _plain_ropes.append(rope)
-    return rope.address
+    return _plain_ropes.setdefault((rotary_dim, style, rope_base), rope)
 
 
-# They outlive the cache's entries, whose addresses a call in another thread may still use.
-_plain_ropes: list[Rope] = []
-
-
-class Stamp:
+class Stamp(Pinned):
     """Where rope_pool_fused adds the fingerprints of the rows it stores.
 
-    Made by :meth:`Group.stamp` and :meth:`Guard.stamp`.
+    Made by :meth:`Group.stamp` and :meth:`Guard.stamp`; keeps the records that it leads to alive.
     """
 
     __slots__ = ("_c", "_device", "_keep", "address")
@@ -268,32 +266,47 @@ def rope_pool_fused(
     >>> float(k_pool[3].sum()), float(v_pool[3].sum())
     (8.0, 16.0)
     """
-    if rope is not None:
-        address = rope.address
-    else:
+    if rope is None:
         dim = rotary_dim if rotary_dim is not None else head_dim or _head_dim(k)
-        address = _plain_rope(dim, style, rope_base)
+        rope = _plain_ropes.get((dim, style, rope_base)) or _plain_rope(dim, style, rope_base)
     if q_out is None:
-        q_out = empty_like(q)
+        q_out = empty_like(q, "q", stream)
     if k_out is None:
-        k_out = empty_like(k)
+        k_out = empty_like(k, "k", stream)
     stamped = 0 if stamp is None else stamp.address_for(q)
     reported = 0 if report is None else report.address_for(q)
-    if type(q) is quick.tensor_type and quick.rope_pool_fused is not None:
-        try:  # as in call(), without its detours: this one runs for every layer of every step
-            quick.rope_pool_fused(
-                q, k, v, positions, slots, k_pool, v_pool,
-                True if q_out is q else q_out, True if k_out is k else k_out,
-                address, head_dim, num_qo_heads, num_kv_heads, n_valid, rotary_offset,
-                q_rotary_offset, reserved_slot, check_duplicates, check_finite, k_scale, v_scale,
-                scratch, stamped, reported, stream,
-            )  # fmt: skip
+    fast = quick.rope_pool_fused
+    if fast is not None and type(q) is quick.tensor_type:
+        # As in call(), without its detours: this one runs for every layer of every step.
+        try:
+            if (
+                n_valid == reserved_slot == -1
+                and not (rotary_offset or q_rotary_offset or check_duplicates or check_finite)
+                and k_scale == v_scale == 1.0
+                and scratch is None
+                and stamp is None
+                and report is None
+                and stream is None
+            ):
+                fast(
+                    q, k, v, positions, slots, k_pool, v_pool,
+                    True if q_out is q else q_out, True if k_out is k else k_out,
+                    rope.address, head_dim, num_qo_heads, num_kv_heads,
+                )  # fmt: skip
+            else:
+                fast(
+                    q, k, v, positions, slots, k_pool, v_pool,
+                    True if q_out is q else q_out, True if k_out is k else k_out,
+                    rope.address, head_dim, num_qo_heads, num_kv_heads, n_valid, rotary_offset,
+                    q_rotary_offset, reserved_slot, check_duplicates, check_finite, k_scale,
+                    v_scale, scratch, stamped, reported, stream,
+                )  # fmt: skip
             return q_out, k_out, k_pool, v_pool
         except Exception:
             pass
     call(
         "rope_pool_fused", q,
-        q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, address, head_dim, num_qo_heads,
+        q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, rope.address, head_dim, num_qo_heads,
         num_kv_heads, n_valid, rotary_offset, q_rotary_offset, reserved_slot, check_duplicates,
         check_finite, k_scale, v_scale, scratch, stamped, reported, stream_of(q, stream),
     )  # fmt: skip

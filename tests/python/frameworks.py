@@ -55,7 +55,7 @@ class Jax:
         import jax.numpy as jnp
 
         jax.config.update("jax_enable_x64", True)
-        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_default_device", jax.devices("cpu")[0])
         self.jnp = jnp
 
     def give(self, array):

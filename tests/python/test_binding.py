@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import importlib.util
 import os
 import pkgutil
 import re
@@ -40,15 +41,21 @@ def test_every_function_of_the_library_is_declared():
         assert getattr(_lib.C, name).argtypes is not None, name
 
 
+def _has_torch():
+    return os.environ.get("KVC_REQUIRE_ALL") or importlib.util.find_spec("torch")
+
+
 def test_the_python_examples_of_the_documents():
     """Those of each document run in order, in one namespace."""
     count = 0
     for document in ("README.md", "docs/python.md"):
         names = {}
         for block in re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.S):
+            if "import torch" in block and not _has_torch():
+                continue
             exec(compile(block, document, "exec"), names)
             count += 1
-    assert count >= 3
+    assert count >= 5
 
 
 ENTRY_POINTS = _fast._NAMES

@@ -364,24 +364,56 @@ def test_a_new_thread_has_no_context_of_its_own():
     assert results == [on_cpu(before, rope_base=1e4)]
 
 
-def test_the_guard_says_that_it_works_on_the_cpu():
-    """Until it does more: an error of the catalogue, not a crash."""
+def test_the_guard_works_on_host_memory_and_says_so():
     import torch
 
-    pool = torch.zeros(16, 1, 8, device="cuda")
     guard = kvcanary.Guard(request_rows=4)
-    try:
-        guard.attach_group(slot_count=16, sources=[kvcanary.Source.from_pool(pool, 0)])
-        table = torch.zeros(4, 8, dtype=torch.int32, device="cuda")
-        one = torch.zeros(1, dtype=torch.int64, device="cuda")
-        none = one[:0]
-        requests = kvcanary.Requests(
-            req_pool_indices=one, prefix_lens=one, extend_seq_lens=one, owner_request=one
-        )
-        guard.step_begin(
-            1, requests=requests, req_to_token=table, tokens=none, positions=none, slots=none
-        )
-    except kvcanary.KVCanaryError as error:
-        assert error.status in (kvcanary.Status.E_DEVICE, kvcanary.Status.E_NO_CUDA)
-    else:
-        guard.step_end()
+    pool = torch.zeros(16, 1, 8, device="cuda")
+    long = {"dtype": torch.int64, "device": "cuda"}
+
+    def refused(call, *arguments, **options):
+        with pytest.raises(RuntimeError) as caught:
+            call(*arguments, **options)
+        assert (caught.value.slug, caught.value.status) == ("no-cuda", kvcanary.Status.E_NO_CUDA)
+        assert "works on host memory only" in str(caught.value)
+
+    source = kvcanary.Source.from_pool(pool, 0)
+    refused(guard.attach_group, slot_count=16, sources=[source])
+    refused(guard.attach_group, slot_count=16, mapping=torch.zeros(16, **long))
+    group = guard.attach_group(slot_count=16, stamping="compute")
+    one = torch.zeros(1, **long)
+    requests = kvcanary.Requests(
+        req_pool_indices=one, prefix_lens=one, extend_seq_lens=one, owner_request=one
+    )
+    arrays = {"tokens": one[:0], "positions": one[:0], "slots": one[:0]}
+    table = torch.zeros(4, 8, dtype=torch.int32, device="cuda")
+    refused(guard.step_begin, 1, requests=requests, req_to_token=table, **arrays)
+    for call, given in ((guard.void, (group, one)), (guard.copy, (group, one, one))):
+        with pytest.raises(kvcanary.KVCanaryError) as caught:
+            call(*given)
+        assert caught.value.slug in ("device-mismatch", "no-cuda")
+
+
+def test_rings_and_reports_are_read_on_the_caller_s_stream():
+    """The counters that a call on a side stream still has to write are waited for."""
+    import torch
+
+    side = torch.cuda.Stream()
+    before = world("float32", tokens=256, slots=1024)
+    arrays = {name: TorchCuda().give(array) for name, array in before.items()}
+    report = kvcanary.Report(like=arrays["k"], stream=side)
+    group = kvcanary.Group(
+        torch.zeros(1024, 4, dtype=torch.int64, device="cuda"),
+        sources=[kvcanary.Source.from_pool(arrays["k_pool"], 0)],
+    )
+    ring = kvcanary.Ring.allocate(8, like=arrays["k"])
+    plan = kvcanary.Plan.allocate(verify_capacity=4, write_req_capacity=1, like=arrays["k"])
+    big = torch.randn(6000, 6000, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        for _ in range(20):
+            big = big @ big * 1e-4
+    kvcanary.rope_pool_fused(*arrays.values(), rope_base=1e4, stream=side, report=report)
+    kvcanary.verify(group, plan, ring=ring, stream=side)
+    assert ring.totals(stream=side).kernel_runs == 1
+    assert report.rows_written == int((before["slots"] >= 0).sum())

@@ -1,5 +1,10 @@
 """The guard as an engine uses it: steps as context managers, stamps, findings, sweeps."""
 
+import copy
+import dataclasses
+import gc
+import pickle
+
 import kvcanary
 import numpy as np
 import pytest
@@ -171,3 +176,54 @@ def test_errors_of_the_guard():
     assert caught.value.slug == "null-argument"
     with kvcanary.Guard(request_rows=4) as guard:
         assert guard.stats().steps == 0
+
+
+def test_a_stamp_outlives_its_guard():
+    """It leads into the guard's memory: that stays until the last stamp is gone."""
+    engine = Engine()
+    stamp, group = engine.stamps[0], engine.group
+    engine.guard.close()
+    del engine.guard, engine.stamps[:]
+    gc.collect()
+    junk = [np.full((SLOTS, 4), -1, np.int64) for _ in range(100)]
+    x = np.ones((2, HEADS, DIM), np.float32)
+    pools = engine.pools[0]
+    for _ in range(10):
+        kvcanary.rope_pool_fused(
+            x, x, x, np.arange(2), np.array([4, 5]), *pools, rope_base=1e4, stamp=stamp)  # fmt: skip
+    assert all((array == -1).all() for array in junk)
+    with kvcanary.Guard(request_rows=4) as guard:
+        stamp = guard.stamp(
+            guard.attach_group(
+                slot_count=SLOTS, sources=[kvcanary.Source.from_pool(np.zeros_like(pools[0]), 0)]
+            ),
+            0,
+        )
+    del guard
+    gc.collect()
+    kvcanary.rope_pool_fused(
+        x, x, None, np.arange(2), np.array([4, 5]), pools[0], None, rope_base=1e4, stamp=stamp)  # fmt: skip
+    assert group == 0
+
+
+def test_what_holds_addresses_is_not_copied():
+    engine = Engine()
+    pool = engine.pools[0][0]
+    holders = [
+        engine.guard,
+        engine.stamps[0],
+        kvcanary.Source.from_pool(pool, 0),
+        kvcanary.Group(np.zeros((4, 4), np.int64)),
+        kvcanary.Plan.allocate(verify_capacity=4, write_req_capacity=1),
+        kvcanary.Requests(req_pool_indices=np.arange(2)),
+        kvcanary.Ring.allocate(4),
+        kvcanary.Report(),
+        kvcanary.rope_init(8),
+    ]
+    for holder in holders:
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match=f"a kvcanary {type(holder).__name__} holds addr"):
+                copied(holder)
+    # A changed one is made anew.
+    plan = dataclasses.replace(holders[4], enable=np.ones(1, np.int32))
+    assert plan.address != holders[4].address

@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 import types
+import warnings
 
 import kvcanary
 import numpy as np
@@ -333,6 +334,28 @@ def test_an_sglang_with_other_arguments_is_left_alone(installed):
     with pytest.raises(ImportError, match="takes other arguments"):
         sglang.install()
     assert installed[f"{PACKAGE}.verify"].launch_canary_verify_kernel() == "sglang"
+
+
+def test_install_warns_once_where_the_gpu_would_be_refused(installed, monkeypatch):
+    torch = types.ModuleType("torch")
+    torch.cuda = types.SimpleNamespace(is_available=lambda: True)
+    torch.Tensor = type("Tensor", (), {})
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(sglang.installation, "_warned", [])
+    for has_cuda, times in ((True, 0), (False, 1), (False, 0)):
+        monkeypatch.setattr(sglang.installation, "library_has_cuda", lambda has=has_cuda: has)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            sglang.install()
+        assert len(caught) == times
+        for warning in caught:
+            assert warning.category is RuntimeWarning and warning.filename == __file__
+            assert "KVC_CUDA=ON" in str(warning.message)
+    torch.cuda.is_available = lambda: False
+    monkeypatch.setattr(sglang.installation, "_warned", [])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sglang.install()
 
 
 def test_without_sglang_install_says_so(monkeypatch):

@@ -3,10 +3,12 @@
 import importlib
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from .._lib import library_has_cuda, library_path
 from . import launchers
 
 __all__ = ["install", "uninstall"]
@@ -50,12 +52,33 @@ def _takes_the_same(theirs: Callable[..., Any], ours: Callable[..., Any]) -> boo
     return list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
 
 
+def _warn_without_cuda() -> None:
+    """Once a process: SGLang's GPU tensors would be refused at its first step, not here."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or library_has_cuda():
+        return
+    if not _warned:
+        _warned.append(True)
+        warnings.warn(
+            f"kvcanary.sglang: torch sees a GPU, but {library_path()} was built without CUDA and "
+            "will refuse SGLang's CUDA tensors; build it with 'pip install . "
+            "-C cmake.define.KVC_CUDA=ON', or call kvcanary.sglang.uninstall()",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+_warned: list[bool] = []
+
+
 def install() -> list[str]:
     """Let an installed SGLang use this library's kv-canary kernels.
 
     Replaces the launchers where SGLang defines them and in every module that has bound one of them
     by name. Call it in the process that runs the model, before CUDA graphs are captured: a graph
     keeps the kernels that it was captured with. Calling it again finds what was imported since.
+
+    Warns once, with a RuntimeWarning, where torch sees a GPU and the library was built without CUDA.
 
     Returns
     -------
@@ -79,6 +102,7 @@ def install() -> list[str]:
                 "0.5.23; nothing was replaced",
                 name=module.__name__,
             )
+    _warn_without_cuda()
     found = []
     for name, original in theirs.items():
         _replaced[name] = original
