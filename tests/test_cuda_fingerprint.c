@@ -213,7 +213,7 @@ static void too_many_sources_are_refused(void **state)
 	uint64_t *out = cuda_world_add(&w, "fingerprints", 20 * sizeof(*out), &device);
 	cuda_world_push(&w);
 	for (int side = 0; side < 2; side++) {
-		for (int i = 0; i < cuda_rounds(385); i++) {
+		for (int i = 0; i < 385; i++) {
 			many[i] = w.sources[side][0];
 			many[i].id = (uint64_t)i;
 		}

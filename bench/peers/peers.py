@@ -128,7 +128,7 @@ def bench_rope(suite, a):
                         torch.cuda.synchronize()
                         continue
                     if not result["ok"]:
-                        say(f"CHECK {key} {e['name']}: {result}")
+                        failures.append({"where": f"check {key} {e['name']}", "error": str(result)})
                 own = full if e.get("k_out", True) else rope.bytes_moved(hq, hkv, d, tokens, k_out=False)
                 if fp8 and e.get("peer"):  # those store q as fp8, too
                     own = rope.bytes_moved(hq, hkv, d, tokens, k_out=False, pool_item=1, q_out_item=1)
@@ -150,6 +150,8 @@ def bench_scatter(suite, a):
         launches = {"cold": list(range(n)), "hot": [0] * max(n, 8)}
         for e in contestants("scatter", case, a):
             result = case.check(e["call"], run_once) if e.get("check") else None
+            if result and not result["ok"]:
+                failures.append({"where": f"check {key} {e['name']}", "error": "wrong tokens"})
             for mode in ("cold", "hot"):
                 add(suite, key, e, mode, launches[mode], nbytes, **({"check": result} if result else {}))
         ratios(suite, key)
