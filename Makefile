@@ -27,7 +27,7 @@ SH_FILES = $(shell find tools bench tests -name '*.sh' -not -path 'tests/cli/*' 
 FIXED_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .PHONY: build run test test-python test-sglang wheel check check-clang check-asan check-tsan check-neon \
-	check-cuda check-all fuzz bench bench-peers bench-cuda bench-sglang docs install \
+	check-cpu check-cuda check-all fuzz bench bench-peers bench-cuda bench-sglang docs install \
 	format format-check lint clean help
 
 build: ## The library and the command build/kvcanary (the default)
@@ -98,7 +98,18 @@ check-cuda: ## Build the CUDA back end for CUDA_ARCHITECTURE (90) and run its te
 	cmake --build build-cuda -j $(JOBS) --target kvcanary_shared $(CUDA_TESTS)
 	$(CTEST) --test-dir build-cuda --timeout 600 -R '^test_cuda_'
 
-check-all: check ## check, the long tests, and a clean replay of the whole trace
+# Those that start the CPU variants themselves, and those that no variant can change, are left out.
+CPU_TESTS := $(CTEST) --test-dir build --timeout 900 -LE 'tree|html|variants'
+
+check-cpu: ## All tests again under each CPU variant that this machine can run (KVC_CPU)
+	tools/setup.sh test
+	cmake -S . -B build -DKVC_BUILD_TESTS=ON >/dev/null
+	cmake --build build -j $(JOBS)
+	for variant in $$(build/tests/test_variants --list); do \
+		echo "KVC_CPU=$$variant"; KVC_CPU=$$variant $(CPU_TESTS) || exit; \
+	done
+
+check-all: check check-cpu ## check, the long tests, and a clean replay of the whole trace
 	tools/setup.sh test browser
 	cmake -S . -B build -DKVC_BUILD_TESTS=ON -DKVC_CUDA=$(CUDA) >/dev/null
 	cmake --build build -j $(JOBS)

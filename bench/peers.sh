@@ -23,7 +23,8 @@ if [ ! -e "$build/peers-ggml/src/libggml-cpu.so" ]; then
 		ggml=$(echo "$sources"/llama_cpp_python-*/vendor/llama.cpp/ggml)
 		touch "$ggml/ggml.pc.in" # left out of the source package, wanted by its CMake file
 		cmake -S "$ggml" -B "$build/peers-ggml" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
-			-DGGML_NATIVE=ON -DGGML_OPENMP=OFF >/dev/null &&
+			-DGGML_NATIVE=ON -DGGML_OPENMP=OFF \
+			-DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF >/dev/null &&
 			cmake --build "$build/peers-ggml" --target ggml-cpu -j "$(nproc)" >/dev/null ||
 			echo "peers: ggml could not be built; it will not be run" >&2
 	else

@@ -4,6 +4,7 @@
  * here prints SKIP and its name.
  *
  * test_variants --runs NAME: exit 0 if this machine runs that variant, else 77.
+ * test_variants --list: the names of those that this machine runs; the others as SKIP on stderr.
  * test_variants PATTERN: only the tests whose name fits, for instance '*alignments*'.
  */
 #include "cpu/dispatch.h"
@@ -393,8 +394,20 @@ static void print_count(void)
 	        kvc_cpu_variant_count() - count);
 }
 
+static int list(void)
+{
+	for (size_t i = 0; i < kvc_cpu_variant_count(); i++) {
+		kvc_cpu_variant variant = kvc_cpu_variant_at(i);
+		fprintf(variant.supported ? stdout : stderr, "%s%s\n",
+		        variant.supported ? "" : "SKIP ", variant.name);
+	}
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 2 && strcmp(argv[1], "--list") == 0)
+		return list();
 	if (argc == 3 && strcmp(argv[1], "--runs") == 0)
 		return runs(argv[2]);
 	if (argc == 2)

@@ -8,6 +8,7 @@
 #include "seeded.h"
 
 #define REQUESTS_MAX 7
+#define REQUESTS_MANY 520 /* more than write remembers the starts of */
 #define TOKENS_MAX 24
 #define SLOTS 12
 #define RESERVED 0
@@ -20,12 +21,12 @@ struct call {
 	int kind;
 	int64_t request_count;
 	int64_t token_count;
-	int64_t offsets[REQUESTS_MAX + 1];
-	int64_t seeds[REQUESTS_MAX];
-	int64_t rows[REQUESTS_MAX];
-	int64_t namespaces[REQUESTS_MAX];
-	int64_t chain_in[REQUESTS_MAX];
-	int64_t owner[REQUESTS_MAX];
+	int64_t offsets[REQUESTS_MANY + 1];
+	int64_t seeds[REQUESTS_MANY];
+	int64_t rows[REQUESTS_MANY];
+	int64_t namespaces[REQUESTS_MANY];
+	int64_t chain_in[REQUESTS_MANY];
+	int64_t owner[REQUESTS_MANY];
 	int64_t tokens[TOKENS_MAX];
 	int64_t positions[TOKENS_MAX];
 	int64_t slots[TOKENS_MAX];
@@ -325,7 +326,7 @@ static void bind_call(struct bound *b, struct call *c, struct world *w, int64_t 
 	b->tensors[9] = world_vector(scratch, &b->slots);
 	b->plan.struct_bytes = sizeof(b->plan);
 	b->plan.device.device_type = KVC_DEVICE_CPU;
-	b->plan.write_req_capacity = REQUESTS_MAX;
+	b->plan.write_req_capacity = c->request_count > REQUESTS_MAX ? REQUESTS_MANY : REQUESTS_MAX;
 	b->plan.write_offsets = c->offsets;
 	b->plan.write_seed_slot_indices = c->seeds;
 	b->plan.write_num_valid_reqs = &b->valid;
@@ -387,6 +388,17 @@ static void compare(struct call *c)
 	world_end(&w);
 }
 
+/* Requests of no tokens behind the others change nothing but their number. */
+static void add_empty_requests(struct call *c)
+{
+	for (int64_t r = c->request_count; r < REQUESTS_MANY; r++) {
+		c->offsets[r + 1] = c->token_count;
+		c->seeds[r] = -1;
+		c->rows[r] = c->namespaces[r] = c->chain_in[r] = c->owner[r] = 0;
+	}
+	c->request_count = REQUESTS_MANY;
+}
+
 static void random_writes_equal_the_oracle(void **state)
 {
 	struct seeded random = seeded_start(__func__);
@@ -400,6 +412,8 @@ static void random_writes_equal_the_oracle(void **state)
 			for (int64_t e = 0; e < c.token_count; e++)
 				if (c.slots[e] == RESERVED && seeded_one_in(&random, 2))
 					c.slots[e] = SLOTS - 1;
+		if (seeded_one_in(&random, 8))
+			add_empty_requests(&c);
 		compare(&c);
 	}
 }

@@ -11,17 +11,17 @@
 const struct kvc__cpu_variant kvc__cpu_variants[] = {
 #if defined(__x86_64__)
 	{ "avx512", KVC__CPU_AVX512 | KVC__CPU_AVX2, KVC__CPU_512_BIT_PAYS, kvc__rope_rows_avx512,
-	        kvc__sincos_avx512, kvc__xxh3_ahead_avx512, kvc__splitmix_fold_avx512,
+	        kvc__sincos_avx512, kvc__xxh3_rows_avx512, kvc__splitmix_fold_avx512,
 	        kvc__nonfinite_avx512, kvc__token_excess_avx512, kvc__narrow_avx512 },
-	{ "avx2", KVC__CPU_AVX2, 0, kvc__rope_rows_avx2, kvc__sincos_avx2, kvc__xxh3_ahead_avx2,
+	{ "avx2", KVC__CPU_AVX2, 0, kvc__rope_rows_avx2, kvc__sincos_avx2, kvc__xxh3_rows_avx2,
 	        kvc__splitmix_fold_avx2, kvc__nonfinite_avx2, kvc__token_excess_avx2,
 	        kvc__narrow_avx2 },
 #elif defined(__aarch64__)
-	{ "neon", KVC__CPU_NEON, 0, kvc__rope_rows_neon, kvc__sincos_neon, kvc__xxh3_ahead_portable,
+	{ "neon", KVC__CPU_NEON, 0, kvc__rope_rows_neon, kvc__sincos_neon, kvc__xxh3_rows_portable,
 	        kvc__splitmix_fold_neon, kvc__nonfinite_neon, kvc__token_excess_neon,
 	        kvc__narrow_portable },
 #endif
-	{ "portable", 0, 0, kvc__rope_rows_portable, kvc__sincos_portable, kvc__xxh3_ahead_portable,
+	{ "portable", 0, 0, kvc__rope_rows_portable, kvc__sincos_portable, kvc__xxh3_rows_portable,
 	        kvc__splitmix_fold_portable, kvc__nonfinite_words_portable,
 	        kvc__token_excess_portable, kvc__narrow_portable },
 };
@@ -103,7 +103,7 @@ static any_kernel kernel_of(const struct kvc__cpu_variant *row, size_t operation
 	case 0:
 		return (any_kernel)row->rope_rows;
 	case 1:
-		return (any_kernel)row->xxh3_ahead;
+		return (any_kernel)row->xxh3_rows;
 	case 2:
 		return (any_kernel)row->splitmix_fold;
 	case 3:

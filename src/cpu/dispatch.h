@@ -29,7 +29,7 @@ struct kvc__cpu_variant {
 	uint32_t pays_with;
 	kvc_range_fn rope_rows; /* task: const struct kvc__rope_job */
 	kvc__sincos_fn sincos;  /* as rope_rows computes them; for tests */
-	kvc__xxh3_ahead_fn xxh3_ahead;
+	kvc__xxh3_rows_fn xxh3_rows;
 	kvc__splitmix_fold_fn splitmix_fold;
 	kvc__nonfinite_fn nonfinite;
 	kvc__token_excess_fn token_excess;

@@ -43,21 +43,10 @@ static inline const uint8_t *kvc__source_slot(const kvc_source *source, int64_t 
 /* A function that does nothing but prefetch: gcc 12 takes it for one without effects and drops calls
  * of it, unless it is inlined first. */
 #if defined(__GNUC__)
-#define KVC__ASKS __attribute__((always_inline))
+#define KVC__INLINED __attribute__((always_inline))
 #else
-#define KVC__ASKS
+#define KVC__INLINED
 #endif
-
-/* Ask for a row before it is needed. The rest of a long one is left to the processor's own
- * prefetcher, which by then has seen where it goes. */
-KVC__ASKS static inline void kvc__ask_for(const uint8_t *bytes, int64_t byte_count)
-{
-	int64_t asked = byte_count < 4096 ? byte_count : 4096;
-	const uint8_t *line = (const uint8_t *)((uintptr_t)bytes & ~(uintptr_t)63);
-
-	for (; line < bytes + asked; line += 64)
-		__builtin_prefetch(line);
-}
 
 /* Do the bytes that xxh3 covers lie together? */
 static inline int kvc__xxh3_together(const kvc_source *source, int32_t coverage)

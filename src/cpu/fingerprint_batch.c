@@ -1,8 +1,8 @@
 /*
  * Fingerprints of many slots at a time: what verify and write spend nearly all of their time on.
  *
- * Slots lie anywhere in their pool, so the rows of the next slots are asked for while one is hashed.
- * xxh3 takes the rows one by one; splitmix, a serial chain along a row, takes KVC__FOLD_ROWS rows
+ * Slots lie anywhere in their pool, so the kernels ask for the next rows while they hash one. xxh3
+ * takes the rows one by one; splitmix, a serial chain along a row, takes KVC__FOLD_ROWS rows
  * side by side. Bytes that do not lie together go the portable way, slot by slot. All give what
  * kvc__fingerprint_portable() gives.
  */
@@ -12,50 +12,26 @@
 
 #include <string.h>
 
+/* The slots of a batch that are not negative, and which entries of the batch they are. */
+struct live {
+	int64_t count;
+	int64_t slots[KVC__BATCH_SLOTS];
+	int64_t entries[KVC__BATCH_SLOTS];
+};
+
 /* ---- xxh3 ---- */
 
-/* Bytes that should be on their way: what a memory of 10 GB/s that answers after 200 ns delivers. */
-#define AHEAD_BYTES 2048
-
-/* With rows as long as this, memory has time for their records too. */
-#define LONG_ROW 512
-
-/* How many rows ahead of the one being hashed. */
-static int64_t rows_ahead(int64_t row_bytes)
+static void add_xxh3(const struct kvc__cpu_variant *cpu, const kvc_group *group,
+        const kvc_source *source, const struct live *live, uint64_t *out)
 {
-	int64_t rows = row_bytes > 0 ? AHEAD_BYTES / row_bytes : 1;
+	const uint8_t *rows[KVC__BATCH_SLOTS];
+	uint64_t hashes[KVC__BATCH_SLOTS];
 
-	return rows < 1 ? 1 : rows > 32 ? 32 : rows;
-}
-
-/* Each caller turns to the slot's record next. */
-KVC__ASKS static inline void ask_for_record_of(const kvc_group *group, int64_t slot)
-{
-	if (kvc__record_has(group, slot))
-		__builtin_prefetch(kvc__record_at(group, slot));
-}
-
-static void add_xxh3(const struct kvc__cpu_variant *cpu, const kvc_group *group, int64_t s,
-        const int64_t *slots, int64_t count, uint64_t *out)
-{
-	const kvc_source *source = &group->sources[s];
-	int32_t coverage = group->coverage;
-	int64_t bytes = kvc__xxh3_bytes(source, coverage), ahead = rows_ahead(bytes);
-
-	for (int64_t i = 0; i < ahead && i < count; i++)
-		if (slots[i] >= 0)
-			kvc__ask_for(kvc__source_slot(source, slots[i]), bytes);
-	for (int64_t i = 0; i < count; i++) {
-		int64_t next = i + ahead < count ? slots[i + ahead] : -1;
-		if (slots[i] < 0)
-			continue;
-		if (s == 0 && bytes >= LONG_ROW)
-			ask_for_record_of(group, slots[i]);
-		const uint8_t *row = kvc__source_slot(source, slots[i]);
-		uint64_t hash = cpu->xxh3_ahead(
-		        row, (size_t)bytes, next < 0 ? row : kvc__source_slot(source, next));
-		out[i] += kvc__fingerprint_share(hash, source->id);
-	}
+	for (int64_t i = 0; i < live->count; i++)
+		rows[i] = kvc__source_slot(source, live->slots[i]);
+	cpu->xxh3_rows(hashes, rows, live->count, kvc__xxh3_bytes(source, group->coverage));
+	for (int64_t i = 0; i < live->count; i++)
+		out[live->entries[i]] += kvc__fingerprint_share(hashes[i], source->id);
 }
 
 /* ---- splitmix ---- */
@@ -114,25 +90,17 @@ static void splitmix_some(const struct kvc__cpu_variant *cpu, const kvc_group *g
 }
 
 static void splitmix_batch(const struct kvc__cpu_variant *cpu, const kvc_group *group,
-        const int64_t *slots, int64_t count, uint64_t *out)
+        const struct live *live, uint64_t *out)
 {
 	uint64_t all[KVC__FOLD_ROWS];
-	int64_t taken[KVC__BATCH_SLOTS], where[KVC__BATCH_SLOTS];
-	int64_t used = 0;
 
-	for (int64_t i = 0; i < count; i++) {
-		taken[used] = slots[i];
-		where[used] = i;
-		used += slots[i] >= 0;
-	}
-	for (int64_t i = 0; i < used; i += KVC__FOLD_ROWS) {
-		int64_t some = used - i < KVC__FOLD_ROWS ? used - i : KVC__FOLD_ROWS;
-		int64_t after = used - i - some < KVC__FOLD_ROWS ? used - i - some : KVC__FOLD_ROWS;
-		splitmix_some(cpu, group, taken + i, some, after, all);
-		for (int64_t k = 0; k < some; k++) {
-			ask_for_record_of(group, taken[i + k]);
-			out[where[i + k]] = all[k];
-		}
+	for (int64_t i = 0; i < live->count; i += KVC__FOLD_ROWS) {
+		int64_t left = live->count - i;
+		int64_t some = left < KVC__FOLD_ROWS ? left : KVC__FOLD_ROWS;
+		int64_t after = left - some < KVC__FOLD_ROWS ? left - some : KVC__FOLD_ROWS;
+		splitmix_some(cpu, group, live->slots + i, some, after, all);
+		for (int64_t k = 0; k < some; k++)
+			out[live->entries[i + k]] = all[k];
 	}
 }
 
@@ -151,6 +119,8 @@ static int all_together(const kvc_group *group)
 void kvc__fingerprint_batch(const struct kvc__cpu_variant *cpu, const kvc_group *group,
         const int64_t *slots, int64_t count, uint64_t *out)
 {
+	struct live live;
+
 	memset(out, 0, (size_t)count * sizeof *out);
 	if (group->coverage == KVC_COVERAGE_NONE)
 		return;
@@ -160,10 +130,15 @@ void kvc__fingerprint_batch(const struct kvc__cpu_variant *cpu, const kvc_group 
 				out[i] = kvc__fingerprint_portable(group, slots[i]);
 		return;
 	}
-	if (group->fingerprint == KVC_FINGERPRINT_SPLITMIX) {
-		splitmix_batch(cpu, group, slots, count, out);
-		return;
+	live.count = 0;
+	for (int64_t i = 0; i < count; i++) {
+		live.slots[live.count] = slots[i];
+		live.entries[live.count] = i;
+		live.count += slots[i] >= 0;
 	}
-	for (int64_t s = 0; s < group->source_count; s++)
-		add_xxh3(cpu, group, s, slots, count, out);
+	if (group->fingerprint == KVC_FINGERPRINT_SPLITMIX)
+		splitmix_batch(cpu, group, &live, out);
+	else
+		for (int64_t s = 0; s < group->source_count; s++)
+			add_xxh3(cpu, group, &group->sources[s], &live, out);
 }

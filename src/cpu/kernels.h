@@ -11,6 +11,9 @@
 /* Rows that splitmix folds side by side. */
 #define KVC__FOLD_ROWS 16
 
+/* Words of a cache line. */
+#define KVC__LINE_WORDS 8
+
 /*
  * folds[i] = the fold of folds[i] over the first word_count little-endian words of rows[i]
  * (kvc__splitmix64(fold ^ word)). Rows have any alignment. next: rows that will be read after these;
@@ -19,6 +22,24 @@
 typedef void (*kvc__splitmix_fold_fn)(uint64_t folds[KVC__FOLD_ROWS],
         const uint8_t *const rows[KVC__FOLD_ROWS], const uint8_t *const next[KVC__FOLD_ROWS],
         int64_t word_count);
+
+/*
+ * Ask for what rows [first, past) have to fold KVC__FOLD_AHEAD words after word 'at', which is in their
+ * next rows if they end before. That far 16 rows keep twice as much on its way as memory needs, and
+ * do not fill the first-level cache.
+ */
+#define KVC__FOLD_AHEAD 64
+static inline void kvc__fold_ask(const uint8_t *const rows[KVC__FOLD_ROWS],
+        const uint8_t *const next[KVC__FOLD_ROWS], int64_t word_count, int64_t at, int first,
+        int past)
+{
+	int64_t ahead = word_count < KVC__FOLD_AHEAD ? word_count : KVC__FOLD_AHEAD;
+	const uint8_t *const *from = at + ahead < word_count ? rows : next;
+	int64_t word = at + ahead < word_count ? at + ahead : at + ahead - word_count;
+
+	for (int i = first; i < past; i++)
+		__builtin_prefetch(from[i] + 8 * word);
+}
 
 /*
  * What shows a value that is not finite, repeated in all elements of a 64-bit word: adding the

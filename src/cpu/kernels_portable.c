@@ -12,22 +12,38 @@ static uint64_t little_endian_word(const uint8_t *b)
 	       (uint64_t)b[7] << 56;
 }
 
+/* Eight rows at a time, so that their chains of multiplications overlap; each access to one of them
+ * goes on in the same cache line until the line is used up. */
+static void fold_eight(uint64_t *folds, const uint8_t *const *rows, int64_t begin, int64_t end)
+{
+	uint64_t a = folds[0], b = folds[1], c = folds[2], d = folds[3];
+	uint64_t e = folds[4], f = folds[5], g = folds[6], h = folds[7];
+
+	for (int64_t at = 8 * begin; at < 8 * end; at += 8) {
+		a = kvc__splitmix64(a ^ little_endian_word(rows[0] + at));
+		b = kvc__splitmix64(b ^ little_endian_word(rows[1] + at));
+		c = kvc__splitmix64(c ^ little_endian_word(rows[2] + at));
+		d = kvc__splitmix64(d ^ little_endian_word(rows[3] + at));
+		e = kvc__splitmix64(e ^ little_endian_word(rows[4] + at));
+		f = kvc__splitmix64(f ^ little_endian_word(rows[5] + at));
+		g = kvc__splitmix64(g ^ little_endian_word(rows[6] + at));
+		h = kvc__splitmix64(h ^ little_endian_word(rows[7] + at));
+	}
+	folds[0] = a, folds[1] = b, folds[2] = c, folds[3] = d;
+	folds[4] = e, folds[5] = f, folds[6] = g, folds[7] = h;
+}
+
 void kvc__splitmix_fold_portable(uint64_t folds[KVC__FOLD_ROWS],
         const uint8_t *const rows[KVC__FOLD_ROWS], const uint8_t *const next[KVC__FOLD_ROWS],
         int64_t word_count)
 {
-	(void)next; /* only what needs nothing of the compiler */
-	/* Four rows at a time, so that their chains of multiplications overlap. */
-	for (int row = 0; row < KVC__FOLD_ROWS; row += 4) {
-		uint64_t a = folds[row], b = folds[row + 1], c = folds[row + 2], d = folds[row + 3];
-		for (int64_t at = 0; at < 8 * word_count; at += 8) {
-			a = kvc__splitmix64(a ^ little_endian_word(rows[row] + at));
-			b = kvc__splitmix64(b ^ little_endian_word(rows[row + 1] + at));
-			c = kvc__splitmix64(c ^ little_endian_word(rows[row + 2] + at));
-			d = kvc__splitmix64(d ^ little_endian_word(rows[row + 3] + at));
+	for (int first = 0; first < KVC__FOLD_ROWS; first += 8)
+		for (int64_t at = 0; at < word_count; at += KVC__LINE_WORDS) {
+			int64_t left = word_count - at;
+			int64_t some = left < KVC__LINE_WORDS ? left : KVC__LINE_WORDS;
+			kvc__fold_ask(rows, next, word_count, at, first, first + 8);
+			fold_eight(folds + first, rows + first, at, at + some);
 		}
-		folds[row] = a, folds[row + 1] = b, folds[row + 2] = c, folds[row + 3] = d;
-	}
 }
 
 uint64_t kvc__nonfinite_words_portable(const uint8_t *bytes, const uint8_t *next,

@@ -5,6 +5,7 @@
  *   KVC__LANES        64-bit lanes of a vector
  *   KVC__TARGET       the attribute of every function (its set of instructions)
  *   KVC__NAME(base)   the name with the suffix of the set
+ *   KVC__OWN_LINES    if it defines a lines() of its own, after the inclusion
  *
  * and gets splitmix_fold, nonfinite and token_excess as cpu/kernels.h declares them. The compiler's
  * vector types say what is meant without a word of any one machine; where there is no 64-bit
@@ -27,38 +28,60 @@ KVC__TARGET static inline KVC__VECTOR KVC__NAME(mix)(KVC__VECTOR x)
 	return x ^ (x >> 31);
 }
 
-/* Word number 'at' of the rows from rows[first] on. */
-KVC__TARGET static inline KVC__VECTOR KVC__NAME(words)(
-        const uint8_t *const rows[KVC__FOLD_ROWS], int first, int64_t at)
+/* Word number 'at' of the rows from rows[0] on, one in each lane. */
+KVC__TARGET static inline KVC__VECTOR KVC__NAME(words)(const uint8_t *const *rows, int64_t at)
 {
 	KVC__VECTOR words = { 0 };
 	for (int lane = 0; lane < KVC__LANES; lane++) {
 		uint64_t word;
-		memcpy(&word, rows[first + lane] + 8 * at, sizeof word);
+		memcpy(&word, rows[lane] + 8 * at, sizeof word);
 		words[lane] = word;
 	}
 	return words;
 }
 
-/* A row's fold is one long chain of dependent multiplications, so what counts is how many rows are
- * under way at a time: all KVC__FOLD_ROWS. */
+/* The KVC__LINE_WORDS words from number 'at' on. */
+KVC__TARGET static inline void KVC__NAME(lines)(
+        KVC__VECTOR out[KVC__LINE_WORDS], const uint8_t *const *rows, int64_t at);
+
+#if !defined(KVC__OWN_LINES)
+KVC__TARGET static inline void KVC__NAME(lines)(
+        KVC__VECTOR out[KVC__LINE_WORDS], const uint8_t *const *rows, int64_t at)
+{
+	for (int64_t i = 0; i < KVC__LINE_WORDS; i++)
+		out[i] = KVC__NAME(words)(rows, at + i);
+}
+#endif
+
+/*
+ * A row's fold is one long chain of dependent multiplications, so what counts is how many rows are
+ * under way at a time: all KVC__FOLD_ROWS. Rows that lie a multiple of 4096 bytes apart share the few
+ * ways of one set of the first-level cache; so a line of each row is taken at a time and never again.
+ */
 KVC__TARGET void KVC__NAME(splitmix_fold)(uint64_t folds[KVC__FOLD_ROWS],
         const uint8_t *const rows[KVC__FOLD_ROWS], const uint8_t *const next[KVC__FOLD_ROWS],
         int64_t word_count)
 {
-	KVC__VECTOR state[KVC__FOLD_ROWS / KVC__LANES];
+	enum { VECTORS = KVC__FOLD_ROWS / KVC__LANES };
+	KVC__VECTOR state[VECTORS], lines[VECTORS][KVC__LINE_WORDS];
+	int64_t at = 0;
 
-	for (int i = 0; i < KVC__FOLD_ROWS / KVC__LANES; i++)
+	for (int i = 0; i < VECTORS; i++)
 		memcpy(&state[i], folds + i * KVC__LANES, sizeof state[i]);
-	for (int64_t at = 0; at < word_count; at++) {
-		/* Every eight words a line of each row is asked for: two rows a word. */
-		__builtin_prefetch(next[at % 8 * 2] + at / 8 * 64);
-		__builtin_prefetch(next[at % 8 * 2 + 1] + at / 8 * 64);
-		for (int i = 0; i < KVC__FOLD_ROWS / KVC__LANES; i++)
-			state[i] = KVC__NAME(mix)(
-			        state[i] ^ KVC__NAME(words)(rows, i * KVC__LANES, at));
+	for (; word_count - at >= KVC__LINE_WORDS; at += KVC__LINE_WORDS) {
+		for (int i = 0; i < VECTORS; i++)
+			KVC__NAME(lines)(lines[i], rows + i * KVC__LANES, at);
+		for (int w = 0; w < KVC__LINE_WORDS; w++) {
+			kvc__fold_ask(rows, next, word_count, at, 2 * w, 2 * w + 2);
+			for (int i = 0; i < VECTORS; i++)
+				state[i] = KVC__NAME(mix)(state[i] ^ lines[i][w]);
+		}
 	}
-	for (int i = 0; i < KVC__FOLD_ROWS / KVC__LANES; i++)
+	for (; at < word_count; at++)
+		for (int i = 0; i < VECTORS; i++)
+			state[i] = KVC__NAME(mix)(
+			        state[i] ^ KVC__NAME(words)(rows + i * KVC__LANES, at));
+	for (int i = 0; i < VECTORS; i++)
 		memcpy(folds + i * KVC__LANES, &state[i], sizeof state[i]);
 }
 

@@ -169,19 +169,6 @@ int kvc__plan_find_unmapped(const struct kvc__plan *plan, struct kvc__plan_fault
 
 /* ---- entries ---- */
 
-static void emit_slots(
-        const struct kvc__plan *plan, const int32_t *row, struct kvc__span part, int64_t *slots)
-{
-	int64_t count = part.end - part.begin;
-
-	if (plan->mapping)
-		for (int64_t i = 0; i < count; i++)
-			slots[i] = translate(plan, row[part.begin + i]);
-	else
-		for (int64_t i = 0; i < count; i++)
-			slots[i] = row[part.begin + i];
-}
-
 /* The predecessor of the first entry of a part. */
 static int64_t first_prev(
         const struct kvc__plan *plan, const int32_t *row, int64_t position, int is_head)
@@ -195,18 +182,28 @@ static int64_t first_prev(
 }
 
 /*
- * Each predecessor is the slot before, which emit_slots() has just translated. By our rules any
- * negative slot comes out as -1, since -2 and -3 are codes that would silence the chain check.
+ * The slots of a part, of which there is at least one, and the predecessor of each: the slot before.
+ * By our rules a negative slot comes out as the predecessor -1, since -2 and -3 are codes that would
+ * silence the chain check. One walk, because what is stored takes longer to store than to work out.
  */
-static void emit_prevs(const struct kvc__plan *plan, int64_t first, const int64_t *slots,
-        int64_t *prevs, int64_t count)
+static void emit_slots(const struct kvc__plan *plan, const int32_t *restrict row, int64_t first,
+        int64_t count, int64_t *restrict slots, int64_t *restrict prevs)
 {
+	int32_t lowest = plan->sglang ? INT32_MIN : -1; /* of a slot as it stands in the table */
+
 	prevs[0] = first;
-	memcpy(prevs + 1, slots, (size_t)(count - 1) * sizeof(*prevs));
-	if (plan->sglang)
+	if (plan->mapping) {
+		for (int64_t i = 0; i < count; i++)
+			slots[i] = translate(plan, row[i]);
+		for (int64_t i = 1; i < count; i++)
+			prevs[i] = !plan->sglang && slots[i - 1] < -1 ? -1 : slots[i - 1];
 		return;
-	for (int64_t i = 1; i < count; i++)
-		prevs[i] = prevs[i] < -1 ? -1 : prevs[i];
+	}
+	for (int64_t i = 0; i + 1 < count; i++) {
+		slots[i] = row[i];
+		prevs[i + 1] = row[i] < lowest ? lowest : row[i];
+	}
+	slots[count - 1] = row[count - 1];
 }
 
 static void emit_tokens(
@@ -264,8 +261,7 @@ static void emit_part(const struct kvc__plan *plan, int64_t r, struct kvc__span 
 
 	if (!plan->sglang && first < -1 && part.begin > positions.begin)
 		first = -1;
-	emit_slots(plan, row, part, slots);
-	emit_prevs(plan, first, slots, prevs, count);
+	emit_slots(plan, row + part.begin, first, count, slots, prevs);
 	if (plan->exclude)
 		exclude_written(plan, slots, prevs, count);
 	emit_tokens(plan, r, part, out->verify_expected_tokens + at);

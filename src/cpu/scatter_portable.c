@@ -22,6 +22,9 @@
 /* Tokens that are looked at before the next chance to stop. */
 #define BLOCK 4096
 
+/* Tokens that are narrowed before those in front of them: a part of a second-level cache. */
+#define WALK 16384
+
 /* ---- the checking pass ---- */
 
 struct token_search {
@@ -109,15 +112,23 @@ static int64_t request_at(const struct kvc__scatter *scatter, int64_t at)
 	return low;
 }
 
+/*
+ * From the end to the beginning, WALK tokens at a time: the checking pass has left the end in the
+ * cache.
+ */
 static void store_piece(void *task, int64_t begin, int64_t end)
 {
 	const struct kvc__scatter *scatter = task;
 
 	begin += scatter->offsets[0];
 	end += scatter->offsets[0];
-	for (int64_t r = request_at(scatter, begin);
-	        r < scatter->request_count && scatter->offsets[r] < end; r++)
-		store_part(scatter, r, begin, end);
+	while (end > begin) {
+		int64_t from = end - begin > WALK ? end - WALK : begin;
+		for (int64_t r = request_at(scatter, from);
+		        r < scatter->request_count && scatter->offsets[r] < end; r++)
+			store_part(scatter, r, from, end);
+		end = from;
+	}
 }
 
 void kvc__scatter_store(const struct kvc__scatter *scatter)

@@ -6,10 +6,11 @@
  * each stored straight into its record.
  *
  * What makes the serial part less than obvious is that a request starts from the record of its seed
- * slot, and another request of the call may write that very slot. Three rules, three functions:
+ * slot, and another request of the call may write that very slot. Three rules:
  *
  *   write_in_order   SGLang's: requests one after the other, a seed sees what stands there by then
- *   write_unlinked   ours without scratch: seeds see the records as they were before the call
+ *   write_unlinked   ours without scratch: seeds see the records as they were before the call;
+ *                    write_from_starts, where the requests are few enough to remember that
  *   write_linked     ours with scratch: seeds see the records as they are after it
  *
  * None of them allocates: the fields of records that are about to be overwritten are the memory.
@@ -222,6 +223,16 @@ static void store_owner(const struct kvc__write *write, int64_t r, int64_t e)
 	owner->tag = (uint32_t)write->launch_tag;
 }
 
+/* Records are asked for so many entries before they are written: they lie anywhere. */
+#define RECORDS_AHEAD 16
+
+KVC__INLINED static inline void ask_for_record(
+        const struct kvc__write *write, int64_t e, int64_t past)
+{
+	if (e < past && kvc__record_has(&write->group, write->slots[e]))
+		__builtin_prefetch(kvc__record_at(&write->group, write->slots[e]), 1);
+}
+
 /*
  * Up to KVC__BATCH_SLOTS entries. A slot that two requests write is hashed twice, by two threads
  * perhaps: both store one value.
@@ -235,10 +246,12 @@ static void fingerprint_some(const struct kvc__write *write, int64_t begin, int6
 		slots[e - begin] = entry_is_stored(write, e) ? write->slots[e] : -1;
 	if (write->group.stamping == KVC_STAMP_COMPUTE)
 		kvc__fingerprint_batch(write->cpu, &write->group, slots, end - begin, fingerprints);
-	for (int64_t i = 0; i < end - begin; i++)
+	for (int64_t i = 0; i < end - begin; i++) {
+		ask_for_record(write, begin + i + RECORDS_AHEAD, end);
 		if (slots[i] >= 0)
 			__atomic_store_n(&kvc__record_at(&write->group, slots[i])->fingerprint,
 			        fingerprints[i], __ATOMIC_RELAXED);
+	}
 }
 
 static void fingerprint_entries(void *context, int64_t begin, int64_t end)
@@ -267,8 +280,37 @@ static void write_in_order(const struct kvc__write *write)
 
 /* ---- our rules, seeds as before the call ---- */
 
+/* So many starts are kept on the stack. */
+#define STARTS_MAX 512
+
+/* With all starts known before anything is written, one walk over the entries does. */
+static void write_from_starts(const struct kvc__write *write)
+{
+	struct start starts[STARTS_MAX];
+
+	for (int64_t r = 0; r < write->request_count; r++)
+		starts[r] = start_of(write, r);
+	for (int64_t r = 0; r < write->request_count; r++) {
+		if (starts[r].refused)
+			report_seed(write, r);
+		for (int64_t e = first_entry(write, r); e < past_entry(write, r); e++) {
+			ask_for_record(write, e + RECORDS_AHEAD, write->token_count);
+			if (!entry_is_stored(write, e))
+				continue;
+			check_entry(write, r, e, &starts[r]);
+			store_chain(write, e, starts[r].chain);
+			starts[r].chain = next_chain(write, e, starts[r].chain);
+		}
+	}
+	/* Last, because the checks report who wrote a slot before. */
+	for (int64_t r = 0; write->group.owners && r < write->request_count; r++)
+		for (int64_t e = first_entry(write, r); e < past_entry(write, r); e++)
+			if (entry_is_stored(write, e))
+				store_owner(write, r, e);
+}
+
 /*
- * First all chains, kept in the fingerprint fields, which no chain reads; then everything is put in
+ * More requests: first all chains, kept in the fingerprint fields, which no chain reads; then everything is put in
  * its place. Of two entries on one slot the later one's chain stays, and so do its other fields.
  */
 static void write_unlinked(const struct kvc__write *write)
@@ -533,6 +575,8 @@ void kvc__write_portable(const struct kvc__write *write)
 		write_in_order(write);
 	else if (write->scratch)
 		write_linked(write);
+	else if (write->request_count <= STARTS_MAX)
+		write_from_starts(write);
 	else
 		write_unlinked(write);
 	fingerprint_all(write);

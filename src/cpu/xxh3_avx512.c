@@ -1,36 +1,9 @@
-/* As xxh3_avx2.c, for AVX-512. */
+/* XXH3 for AVX-512. */
 #if defined(__x86_64__)
-#include <immintrin.h>
-#include <stdlib.h>
-#include <string.h>
-
-#if defined(__clang__)
-#pragma clang attribute push(                                                                      \
-        __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
-#endif
-
-#define XXH_INLINE_ALL
-#define XXH_VECTOR XXH_AVX512
-#include "cpu/xxh3.h"
-
-#include <xxhash.h>
-
-uint64_t kvc__xxh3_avx512(const void *bytes, size_t count)
-{
-	return XXH3_64bits(bytes, count);
-}
-
 #define KVC__NAME(base) kvc__##base##_avx512
-#include "cpu/xxh3_ahead.h"
-
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+#define KVC__XXH3_TARGET "avx512f,avx512bw,avx512dq,avx512vl"
+#define XXH_VECTOR XXH_AVX512
+#include "cpu/xxh3_template.h"
 #else
 typedef int kvc__nothing_here_either; /* an empty file is no C */
 #endif
