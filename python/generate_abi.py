@@ -196,18 +196,20 @@ def module(text):
         "",
         "# fmt: off",
         "from ctypes import (",
-        "    CDLL, CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int,",
+        "    CDLL, CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_float, c_int,",
         "    c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, sizeof,",
         ")",
         "from enum import IntEnum, IntFlag",
         "from typing import Any",
+        "",
+        "from ._struct import Struct",
         "",
     ]
     lines += [f"{name} = {value}" for name, value in constants.items()]
     lines += enumerations(constants)
     lines += ["", ""] + [f"{name} = {value}" for name, value in callbacks.items()] + [""]
     for name, fields in structs.items():
-        lines += ["", f"class {name}(Structure):"]
+        lines += ["", f"class {name}(Struct):"]
         lines += [f"    {field}: {python}" for field, _, python in fields]
         lines += ["    _fields_ = ["]
         lines += [f'        ("{field}", {ctype}),' for field, ctype, _ in fields]

@@ -5,7 +5,6 @@ from ctypes import (
     CDLL,
     CFUNCTYPE,
     POINTER,
-    Structure,
     c_char,
     c_char_p,
     c_double,
@@ -23,6 +22,8 @@ from ctypes import (
 )
 from enum import IntEnum, IntFlag
 from typing import Any
+
+from ._struct import Struct
 
 KVC_CAUSE_ALIASED = 9
 KVC_CAUSE_BYTES_DAMAGED = 1
@@ -227,7 +228,7 @@ kvc_parallel_for_fn = CFUNCTYPE(None, c_void_p, c_int64, c_int64, kvc_range_fn, 
 kvc_sweep_fn = CFUNCTYPE(c_int64, c_void_p, c_void_p, c_int64)
 
 
-class kvc_device(Structure):
+class kvc_device(Struct):
     device_type: int
     device_id: int
     _fields_ = [
@@ -236,7 +237,7 @@ class kvc_device(Structure):
     ]
 
 
-class kvc_dtype(Structure):
+class kvc_dtype(Struct):
     code: int
     bits: int
     lanes: int
@@ -247,7 +248,7 @@ class kvc_dtype(Structure):
     ]
 
 
-class kvc_tensor(Structure):
+class kvc_tensor(Struct):
     data: int | None
     device: kvc_device
     ndim: int
@@ -266,7 +267,7 @@ class kvc_tensor(Structure):
     ]
 
 
-class kvc_error(Structure):
+class kvc_error(Struct):
     status: int
     slug: bytes | None
     where: int
@@ -281,7 +282,7 @@ class kvc_error(Structure):
     ]
 
 
-class kvc_catalog_entry(Structure):
+class kvc_catalog_entry(Struct):
     id: bytes | None
     slug: bytes | None
     status: int
@@ -328,7 +329,7 @@ class kvc_catalog_entry(Structure):
     ]
 
 
-class kvc_cpu_variant(Structure):
+class kvc_cpu_variant(Struct):
     name: bytes | None
     supported: int
     chosen: int
@@ -339,7 +340,7 @@ class kvc_cpu_variant(Structure):
     ]
 
 
-class kvc_cuda_device(Structure):
+class kvc_cuda_device(Struct):
     name: bytes
     compute_major: int
     compute_minor: int
@@ -356,7 +357,7 @@ class kvc_cuda_device(Structure):
     ]
 
 
-class kvc_rope_options(Structure):
+class kvc_rope_options(Struct):
     struct_bytes: int
     rotary_dim: int
     style: int
@@ -400,7 +401,7 @@ class kvc_rope_options(Structure):
     INITIAL: dict[str, Any] = {"rotary_dim": -1, "style": 0, "rope_base": 10000.0, "scaling": 0, "truncate": 1, "factor": 1.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position": 0.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 0.0, "mscale_all_dim": 0.0, "attention_factor": 0.0, "inv_freq": None, "cos_sin_cache": None}
 
 
-class kvc_rope(Structure):
+class kvc_rope(Struct):
     struct_bytes: int
     rotary_dim: int
     style: int
@@ -428,7 +429,7 @@ class kvc_rope(Structure):
     INITIAL: dict[str, Any] = {}
 
 
-class kvc_report(Structure):
+class kvc_report(Struct):
     count: Any
     first: Any
     rows_written: int
@@ -443,7 +444,7 @@ class kvc_report(Structure):
     ]
 
 
-class kvc_stamp(Structure):
+class kvc_stamp(Struct):
     struct_bytes: int
     records: int | None
     record_stride_bytes: int
@@ -469,7 +470,7 @@ class kvc_stamp(Structure):
     INITIAL: dict[str, Any] = {"records": None, "record_stride_bytes": 32, "record_count": 0, "k_id": 0, "v_id": 0, "coverage": 2, "head_bytes": 0}
 
 
-class kvc_rope_pool_args(Structure):
+class kvc_rope_pool_args(Struct):
     struct_bytes: int
     q: int | None
     k: int | None
@@ -529,7 +530,7 @@ class kvc_rope_pool_args(Structure):
     INITIAL: dict[str, Any] = {"q": None, "k": None, "v": None, "positions": None, "slots": None, "k_pool": None, "v_pool": None, "q_out": None, "k_out": None, "rope": None, "head_dim": 0, "num_qo_heads": 0, "num_kv_heads": 0, "n_valid": -1, "rotary_offset": 0, "q_rotary_offset": 0, "reserved_slot": -1, "check_duplicates": 0, "check_finite": 0, "k_scale": 1.0, "v_scale": 1.0, "scratch": None, "stamp": None, "report": None}
 
 
-class kvc_scatter_args(Structure):
+class kvc_scatter_args(Struct):
     struct_bytes: int
     flat_in: int | None
     offsets: int | None
@@ -557,7 +558,7 @@ class kvc_scatter_args(Structure):
     INITIAL: dict[str, Any] = {"flat_in": None, "offsets": None, "req_pool_indices": None, "pool_out": None, "rules": 0, "allow_placeholder": 0, "narrow": 0, "report": None}
 
 
-class kvc_record(Structure):
+class kvc_record(Struct):
     token: int
     position: int
     prev_hash: int
@@ -570,7 +571,7 @@ class kvc_record(Structure):
     ]
 
 
-class kvc_owner(Structure):
+class kvc_owner(Struct):
     request: int
     step: int
     tag: int
@@ -581,7 +582,7 @@ class kvc_owner(Structure):
     ]
 
 
-class kvc_source(Structure):
+class kvc_source(Struct):
     base: int | None
     row_count: int
     row_stride_bytes: int
@@ -612,7 +613,7 @@ class kvc_source(Structure):
     ]
 
 
-class kvc_group(Structure):
+class kvc_group(Struct):
     struct_bytes: int
     records: int | None
     record_count: int
@@ -646,7 +647,7 @@ class kvc_group(Structure):
     INITIAL: dict[str, Any] = {"records": None, "record_count": 0, "record_stride_bytes": 32, "owners": None, "sources": None, "source_count": 0, "fingerprint": 0, "coverage": 2, "stamping": 0, "reserved_slot": -1, "device": (1, 0)}
 
 
-class kvc_finite_scan(Structure):
+class kvc_finite_scan(Struct):
     slots_scanned: int
     nonfinite_count: int
     first_slot: int
@@ -663,7 +664,7 @@ class kvc_finite_scan(Structure):
     ]
 
 
-class kvc_requests(Structure):
+class kvc_requests(Struct):
     struct_bytes: int
     req_pool_indices: int | None
     prefix_lens: int | None
@@ -693,7 +694,7 @@ class kvc_requests(Structure):
     INITIAL: dict[str, Any] = {"req_pool_indices": None, "prefix_lens": None, "extend_seq_lens": None, "namespaces": None, "verify_chain_in": None, "write_chain_in": None, "chain_end": None, "start": None, "owner_request": None}
 
 
-class kvc_plan(Structure):
+class kvc_plan(Struct):
     struct_bytes: int
     device: kvc_device
     verify_capacity: int
@@ -733,7 +734,7 @@ class kvc_plan(Structure):
     INITIAL: dict[str, Any] = {}
 
 
-class kvc_plan_args(Structure):
+class kvc_plan_args(Struct):
     struct_bytes: int
     requests: int | None
     req_to_token: int | None
@@ -767,7 +768,7 @@ class kvc_plan_args(Structure):
     INITIAL: dict[str, Any] = {"requests": None, "req_to_token": None, "expected_tokens": None, "valid_lens": None, "token_offset": 0, "window": 0, "full_to_swa_index_mapping": None, "exclude": None, "rotation": None, "rules": 0, "report": None}
 
 
-class kvc_violation(Structure):
+class kvc_violation(Struct):
     launch_tag: int
     slot: int
     position: int
@@ -804,7 +805,7 @@ class kvc_violation(Structure):
     ]
 
 
-class kvc_counters(Structure):
+class kvc_counters(Struct):
     violations: int
     dropped: int
     reasons: Any
@@ -827,7 +828,7 @@ class kvc_counters(Structure):
     ]
 
 
-class kvc_ring(Structure):
+class kvc_ring(Struct):
     struct_bytes: int
     rows: int | None
     capacity: int
@@ -857,7 +858,7 @@ class kvc_ring(Structure):
     INITIAL: dict[str, Any] = {"rows": None, "capacity": 0, "columns": 16, "consumed": None, "write_index": None, "counters": None, "slot_run_counter": None, "kernel_run_counter": None, "device": (1, 0)}
 
 
-class kvc_write_args(Structure):
+class kvc_write_args(Struct):
     struct_bytes: int
     group: int | None
     plan: int | None
@@ -897,7 +898,7 @@ class kvc_write_args(Structure):
     INITIAL: dict[str, Any] = {"group": None, "plan": None, "requests": None, "tokens": None, "positions": None, "slots": None, "expected_tokens": None, "expected_positions": None, "check_steps": None, "step": None, "launch_tag": 33, "scratch": None, "ring": None, "rules": 0}
 
 
-class kvc_verify_args(Structure):
+class kvc_verify_args(Struct):
     struct_bytes: int
     group: int | None
     plan: int | None
@@ -929,7 +930,7 @@ class kvc_verify_args(Structure):
     INITIAL: dict[str, Any] = {"group": None, "plan": None, "requests": None, "check_bytes": 1, "check_tokens": 1, "check_finite": 0, "rules": 0, "valid_prefix": None, "launch_tag": 32, "ring": None}
 
 
-class kvc_violation_totals(Structure):
+class kvc_violation_totals(Struct):
     violations: int
     ring_overflow: int
     step: int
@@ -940,7 +941,7 @@ class kvc_violation_totals(Structure):
     ]
 
 
-class kvc_guard_options(Structure):
+class kvc_guard_options(Struct):
     struct_bytes: int
     request_rows: int
     verify_budget: int
@@ -962,7 +963,7 @@ class kvc_guard_options(Structure):
     INITIAL: dict[str, Any] = {"request_rows": 0, "verify_budget": 4096, "checks": 1, "check_finite": 0, "ring_capacity": 1024}
 
 
-class kvc_guard_group(Structure):
+class kvc_guard_group(Struct):
     struct_bytes: int
     name: bytes | None
     slot_count: int
@@ -996,7 +997,7 @@ class kvc_guard_group(Structure):
     INITIAL: dict[str, Any] = {"name": b"full", "slot_count": 0, "sources": None, "source_count": 0, "fingerprint": 0, "coverage": 2, "stamping": 1, "reserved_slot": -1, "window": 0, "mapping": None, "token_offset": 0}
 
 
-class kvc_guard_step(Structure):
+class kvc_guard_step(Struct):
     struct_bytes: int
     step: int
     requests: int | None
@@ -1030,7 +1031,7 @@ class kvc_guard_step(Structure):
     INITIAL: dict[str, Any] = {"step": 0, "requests": None, "req_to_token": None, "expected_tokens": None, "valid_lens": None, "tokens": None, "positions": None, "slots": None, "expected_input_tokens": None, "expected_input_positions": None, "valid_prefix": None}
 
 
-class kvc_sweep_slot(Structure):
+class kvc_sweep_slot(Struct):
     slot: int
     position: int
     expected_token: int
@@ -1045,7 +1046,7 @@ class kvc_sweep_slot(Structure):
     ]
 
 
-class kvc_finding(Structure):
+class kvc_finding(Struct):
     violation: kvc_violation
     step: int
     victim_request: int
@@ -1076,7 +1077,7 @@ class kvc_finding(Structure):
     ]
 
 
-class kvc_guard_statistics(Structure):
+class kvc_guard_statistics(Struct):
     struct_bytes: int
     steps: int
     sources: int
@@ -1126,7 +1127,7 @@ class kvc_guard_statistics(Structure):
     INITIAL: dict[str, Any] = {}
 
 
-class kvc_sglang_source(Structure):
+class kvc_sglang_source(Struct):
     tensor: int | None
     page_size: int
     num_bytes_per_token: int
@@ -1139,7 +1140,7 @@ class kvc_sglang_source(Structure):
     ]
 
 
-class kvc_sglang_verify_plan(Structure):
+class kvc_sglang_verify_plan(Struct):
     struct_bytes: int
     verify_slot_indices: int | None
     verify_expected_tokens: int | None
@@ -1163,7 +1164,7 @@ class kvc_sglang_verify_plan(Structure):
     INITIAL: dict[str, Any] = {"verify_slot_indices": None, "verify_expected_tokens": None, "verify_expected_positions": None, "verify_prev_slot_indices": None, "verify_num_valid": None, "enable": None}
 
 
-class kvc_sglang_write_plan(Structure):
+class kvc_sglang_write_plan(Struct):
     struct_bytes: int
     write_offsets: int | None
     write_seed_slot_indices: int | None
@@ -1181,7 +1182,7 @@ class kvc_sglang_write_plan(Structure):
     INITIAL: dict[str, Any] = {"write_offsets": None, "write_seed_slot_indices": None, "write_num_valid_reqs": None}
 
 
-class kvc_sglang_context(Structure):
+class kvc_sglang_context(Struct):
     struct_bytes: int
     canary_buf: int | None
     kernel_kind: int
@@ -1213,7 +1214,7 @@ class kvc_sglang_context(Structure):
     INITIAL: dict[str, Any] = {"canary_buf": None, "kernel_kind": 0, "violation_ring": None, "violation_write_index": None, "slot_run_counter": None, "kernel_run_counter": None, "real_kv_sources": None, "real_kv_source_count": 0, "real_kv_hash_mode": 0, "enable_chain_position_assert": None}
 
 
-class kvc_sglang_plan_args(Structure):
+class kvc_sglang_plan_args(Struct):
     struct_bytes: int
     verify_plan_out: int | None
     write_plan_out: int | None
@@ -1249,7 +1250,7 @@ class kvc_sglang_plan_args(Structure):
     INITIAL: dict[str, Any] = {"verify_plan_out": None, "write_plan_out": None, "req_pool_indices": None, "prefix_lens": None, "extend_seq_lens": None, "req_to_token": None, "swa_window_size": 0, "full_to_swa_index_mapping": None, "verify_capacity": 0, "req_to_verify_expected_tokens": None, "req_to_verify_expected_tokens_valid_lens": None, "kv_token_id_vs_position_offset": 0}
 
 
-class kvc_sglang_verify_args(Structure):
+class kvc_sglang_verify_args(Struct):
     struct_bytes: int
     context: int | None
     plan: int | None
@@ -1267,7 +1268,7 @@ class kvc_sglang_verify_args(Structure):
     INITIAL: dict[str, Any] = {"context": None, "plan": None, "check_verify_expected_token": 0}
 
 
-class kvc_sglang_write_args(Structure):
+class kvc_sglang_write_args(Struct):
     struct_bytes: int
     context: int | None
     plan: int | None

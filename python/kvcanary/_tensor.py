@@ -228,8 +228,9 @@ def _from_torch(array: Array, name: str) -> View:
 
 
 def _from_numpy(array: Array, name: str, writable: bool) -> View:
-    interface = array.__array_interface__
-    data, read_only = interface["data"]
+    if hasattr(array, "mask"):  # of numpy.ma: what it hides would be read all the same
+        raise _no_array(array, name)
+    data, read_only = array.__array_interface__["data"]
     if writable and read_only:
         raise fault("array-read-only", Status.E_INVALID_ARGUMENT, name=name)
     dtype = _dtype_of(name, array.dtype)
@@ -262,7 +263,7 @@ def _capsule_of(array: Array, stream: int) -> Any:
 def _from_dlpack(array: Array, name: str, writable: bool, stream: int) -> View:
     try:
         capsule = _capsule_of(array, stream)
-    except (BufferError, TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, BufferError, TypeError, ValueError, RuntimeError) as error:
         raise _no_array(array, name) from error
     kind = _capsule_name(capsule)
     address = _capsule_pointer(capsule, kind)
@@ -441,8 +442,13 @@ def length_of(array: Array, name: str) -> int:
 def empty_like(array: Array, name: str, stream: Any = None) -> Array:
     """A new array of the framework, shape, dtype and device of `array`, for the library to fill."""
     shape = shape_of(array, name)
-    with on_stream(array, stream):
-        return new_array(array, shape, None)
+    try:
+        with on_stream(array, stream):
+            return new_array(array, shape, None)
+    except (AttributeError, RuntimeError):
+        if is_torch(array):
+            raise
+        raise _no_array(array, name) from None  # a JAX array inside jit, or deleted
 
 
 def new_array(

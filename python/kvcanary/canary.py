@@ -10,6 +10,7 @@ from ._abi import LaunchTag, Reason, Status
 from ._fast import call
 from ._lib import C, string
 from ._options import COVERAGES, FINGERPRINTS, RULES, STAMPINGS, choose
+from ._struct import fit
 from ._tensor import (
     Array,
     Device,
@@ -24,7 +25,7 @@ from ._tensor import (
     to_host,
     view,
 )
-from .errors import check, fault
+from .errors import check, expect, fault
 from .report import Report
 from .rope import Stamp
 
@@ -53,13 +54,17 @@ RECORD_BYTES = _abi.KVC_RECORD_BYTES
 _COUNTER_WORDS = ctypes.sizeof(_abi.kvc_counters) // 8
 
 
-def _address(thing: Any) -> int:
-    """Address of the C struct of a Report, Stamp, Plan, ...; 0 for None."""
-    return 0 if thing is None else int(thing.address)
+def _ring(ring: "Ring | None") -> int:
+    """Address of the C struct; 0 for None."""
+    return 0 if ring is None else expect(ring, Ring, "ring").address
+
+
+def _requests(requests: "Requests | None") -> int:
+    return 0 if requests is None else expect(requests, Requests, "requests").address
 
 
 def _reported(report: Report | None, array: Array) -> int:
-    return 0 if report is None else report.address_for(array)
+    return 0 if report is None else expect(report, Report, "report").address_for(array)
 
 
 def _scalar(array: Array | None, name: str, dtype: str, device: Device) -> int:
@@ -157,7 +162,11 @@ class Source(Pinned):
         seen = view(pool, "pool")
         made = cls.__new__(cls)
         made.struct = _abi.kvc_source()
-        check(C.kvc_source_from_pool(ctypes.byref(made.struct), seen.address, id))
+        check(
+            C.kvc_source_from_pool(
+                ctypes.byref(made.struct), seen.address, fit(id, "id", ctypes.c_uint64)
+            )
+        )
         made.device = seen.device
         made._keep = (seen, None)
         return made
@@ -212,6 +221,7 @@ class Group(Pinned):
         reserved_slot: int = -1,
     ) -> None:
         seen = view(records, "records", writable=True)
+        sources = [expect(source, Source, f"sources[{i}]") for i, source in enumerate(sources)]
         if len(seen.shape) != 2:
             raise fault(
                 "canary-tensor-must-be-2-d", Status.E_SHAPE, name="records", shape=seen.shape
@@ -252,11 +262,8 @@ class Group(Pinned):
     def stamp(self, k_id: int, v_id: int | None = None) -> Stamp:
         """Where rope_pool_fused adds the shares of one layer; v_id None = the layer has no V."""
         struct = _abi.kvc_stamp()
-        check(
-            C.kvc_group_stamp(
-                ctypes.byref(struct), self.address, k_id, k_id if v_id is None else v_id
-            )
-        )
+        ids = [fit(i, "id", ctypes.c_uint64) for i in (k_id, k_id if v_id is None else v_id)]
+        check(C.kvc_group_stamp(ctypes.byref(struct), self.address, *ids))
         return Stamp(struct, self, self.device)
 
 
@@ -640,8 +647,11 @@ def chain_extend(chain: int, tokens: Sequence[int] | Array, first_position: int 
     '0xae76343810f54045'
     """
     listed: Sequence[int] = tokens.tolist() if hasattr(tokens, "tolist") else tokens
-    array = (ctypes.c_int64 * len(listed))(*listed)
-    return int(C.kvc_chain_extend(chain & (2**64 - 1), array, first_position, len(listed)))
+    array = (ctypes.c_int64 * len(listed))(
+        *(fit(token, f"tokens[{i}]", ctypes.c_int64) for i, token in enumerate(listed))
+    )
+    first = fit(first_position, "first_position", ctypes.c_int64)
+    return int(C.kvc_chain_extend(int(chain) & (2**64 - 1), array, first, len(listed)))
 
 
 def scatter_req_token_ids(
@@ -753,9 +763,9 @@ def plan(
     KVCanaryError
         As kvc_canary_plan(); nothing is written then.
     """
-    turn = _scalar(rotation, "rotation", "int64", out.device)
+    turn = _scalar(rotation, "rotation", "int64", expect(out, Plan, "out").device)
     call("plan", req_to_token,
-        out.address, requests.address, req_to_token, expected_tokens, valid_lens, token_offset,
+        out.address, expect(requests, Requests, "requests").address, req_to_token, expected_tokens, valid_lens, token_offset,
         window, full_to_swa_index_mapping, exclude, turn,
         choose(RULES, rules, "rules"), _reported(report, req_to_token), stream_of(req_to_token, stream),
     )  # fmt: skip
@@ -789,6 +799,8 @@ def check_plan(
     KVCanaryError
         Without a ring also for a slot claimed twice (status E_SLOT_DUPLICATE, a ValueError).
     """
+    expect(plan, Plan, "plan")
+    expect(group, Group, "group")
     if scratch is None:
         with on_stream(group.records, stream):
             scratch = new_array(group.records, (2, group.record_count), "int64", zero=True)
@@ -799,7 +811,7 @@ def check_plan(
         group.address,
         mapping,
         scratch,
-        _address(ring),
+        _ring(ring),
         stream_of(scratch, stream),
     )
 
@@ -853,12 +865,14 @@ def write(
     KVCanaryError
         As kvc_canary_write(); nothing is written then. Violations are no errors: poll the ring.
     """
+    expect(group, Group, "group")
+    expect(plan, Plan, "plan")
     flag = _scalar(check_steps, "check_steps", "int32", group.device)
     number = _scalar(step, "step", "int64", group.device)
     call("write", tokens,
-        group.address, plan.address, _address(requests), tokens, positions, slots,
+        group.address, plan.address, _requests(requests), tokens, positions, slots,
         expected_tokens, expected_positions, flag,
-        number, int(launch_tag), scratch, _address(ring),
+        number, int(launch_tag), scratch, _ring(ring),
         choose(RULES, rules, "rules"), stream_of(tokens, stream),
     )  # fmt: skip
 
@@ -899,10 +913,12 @@ def verify(
     KVCanaryError
         As kvc_canary_verify(). Violations are no errors: poll the ring.
     """
+    expect(group, Group, "group")
+    expect(plan, Plan, "plan")
     call("verify", group.records,
-        group.address, plan.address, _address(requests), int(check_bytes), int(check_tokens),
+        group.address, plan.address, _requests(requests), int(check_bytes), int(check_tokens),
         int(check_finite), choose(RULES, rules, "rules"), valid_prefix, int(launch_tag),
-        _address(ring), stream_of(group.records, stream),
+        _ring(ring), stream_of(group.records, stream),
     )  # fmt: skip
 
 
@@ -915,7 +931,8 @@ def void(group: Group, slots: Array, *, stream: Any = None) -> None:
     slots : array
         int64 ``[n]``; negative ones are skipped.
     """
-    call("void", slots, group.address, slots, stream_of(slots, stream))
+    address = expect(group, Group, "group").address
+    call("void", slots, address, slots, stream_of(slots, stream))
 
 
 def copy(
@@ -936,6 +953,7 @@ def copy(
     scratch : array, optional
         int64 ``[n, 6]``; None = made for this call.
     """
+    expect(group, Group, "group")
     if scratch is None:
         count = length_of(from_slots, "from")
         with on_stream(group.records, stream):
@@ -970,6 +988,7 @@ def fingerprint(
     array
         `out`.
     """
+    expect(group, Group, "group")
     count = length_of(slots, "slots")
     if out is None:
         with on_stream(group.records, stream):
@@ -1001,6 +1020,7 @@ def scan_finite(group: Group, slots: Array, *, stream: Any = None) -> FiniteScan
     slots : array
         int64 ``[n]``; negative ones are skipped.
     """
+    expect(group, Group, "group")
     with on_stream(group.records, stream):
         out = new_array(group.records, (6,), "int64", zero=True)
         target = flat(out, "out", "int64", length=6)

@@ -5,7 +5,7 @@ Every one is a :class:`KVCanaryError` and also the built-in class that its catal
 """
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from ._abi import Status
 from ._lib import C, string
@@ -122,3 +122,17 @@ def fault(slug: str, status: int, **values: object) -> KVCanaryError:
         return re.sub(r"\{(\w+)\}", lambda found: str(values[found[1]]), string(template))
 
     return _build(fill(entry.message), status, slug, fill(entry.hint), -1)
+
+
+_Kind = TypeVar("_Kind")
+
+
+def expect(thing: Any, kind: type[_Kind], name: str) -> _Kind:
+    """`thing`, if it is of this class of the package."""
+    if not isinstance(thing, kind):
+        found = f"{type(thing).__module__}.{type(thing).__qualname__}".removeprefix("builtins.")
+        raise fault(
+            "object-expected", Status.E_INVALID_ARGUMENT, name=name, expected=kind.__name__,
+            type=found,
+        )  # fmt: skip
+    return thing

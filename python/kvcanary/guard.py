@@ -11,9 +11,10 @@ from . import _abi
 from ._abi import Cause, Status
 from ._lib import C, string
 from ._options import COVERAGES, FINGERPRINTS, STAMPINGS, choose
+from ._struct import fit
 from ._tensor import HOST, Array, Device, Pinned, View, memory_of, stream_of, view
 from .canary import Requests, Source, Violation
-from .errors import check, fault
+from .errors import check, expect, fault
 from .rope import Stamp
 
 __all__ = ["Finding", "Guard", "GuardStatistics", "SweepSlot"]
@@ -292,6 +293,7 @@ class Guard(Pinned):
         KVCanaryError
             A group that does not hold together; a step has begun before. Nothing is registered.
         """
+        sources = [expect(source, Source, f"sources[{i}]") for i, source in enumerate(sources)]
         for source in sources:
             _require_host(source.device, "a source")
         array = (_abi.kvc_source * max(len(sources), 1))(*(s.struct for s in sources))
@@ -318,11 +320,9 @@ class Guard(Pinned):
     def stamp(self, group: int, k_id: int, v_id: int | None = None) -> Stamp:
         """What rope_pool_fused needs to write one layer; v_id None = the layer has no V."""
         struct = _abi.kvc_stamp()
-        check(
-            C.kvc_guard_stamp(
-                ctypes.byref(struct), self._handle, group, k_id, k_id if v_id is None else v_id
-            )
-        )
+        ids = [fit(i, "id", ctypes.c_uint64) for i in (k_id, k_id if v_id is None else v_id)]
+        number = fit(group, "group", ctypes.c_int32)
+        check(C.kvc_guard_stamp(ctypes.byref(struct), self._handle, number, *ids))
         return Stamp(struct, self._guard)
 
     def step_begin(
@@ -380,7 +380,9 @@ class Guard(Pinned):
             "valid_prefix": valid_prefix,
         }
         number = stream_of(req_to_token, stream)
-        struct = _abi.kvc_guard_step(step=step, requests=requests.address)
+        struct = _abi.kvc_guard_step(
+            step=step, requests=expect(requests, Requests, "requests").address
+        )
         views: list[View] = []
         for name, array in arrays.items():
             if array is not None:
@@ -415,14 +417,19 @@ class Guard(Pinned):
         """Slots (int64 ``[n]``) go to a new owner: their records become never stamped."""
         number = stream_of(slots, stream)
         seen = view(slots, "slots", stream=number)
-        check(C.kvc_guard_void(self._handle, group, seen.address, number))
+        check(
+            C.kvc_guard_void(
+                self._handle, fit(group, "group", ctypes.c_int32), seen.address, number
+            )
+        )
 
     def copy(self, group: int, from_slots: Array, to_slots: Array, *, stream: Any = None) -> None:
         """Rows moved or were copied: their records follow. int64 ``[n]`` each."""
         number = stream_of(from_slots, stream)
         source = view(from_slots, "from", stream=number)
         target = view(to_slots, "to", stream=number)
-        check(C.kvc_guard_copy(self._handle, group, source.address, target.address, number))
+        known = fit(group, "group", ctypes.c_int32)
+        check(C.kvc_guard_copy(self._handle, known, source.address, target.address, number))
 
     def sweep(self, group: int, slots: Iterable[SweepSlot], *, stream: Any = None) -> int:
         """Verify cached, idle slots that the engine lists. Not inside a step.
@@ -448,11 +455,11 @@ class Guard(Pinned):
                 for slot in islice(rest, capacity):
                     space = slot.namespace & (2**64 - 1)
                     batch[count] = _abi.kvc_sweep_slot(
-                        slot.slot,
-                        slot.position,
-                        slot.expected_token,
-                        slot.prev_slot,
-                        space - 2**64 if space >= 2**63 else space,
+                        slot=slot.slot,
+                        position=slot.position,
+                        expected_token=slot.expected_token,
+                        prev_slot=slot.prev_slot,
+                        name_space=space - 2**64 if space >= 2**63 else space,
                     )
                     count += 1
                 return count
@@ -463,7 +470,7 @@ class Guard(Pinned):
         swept = ctypes.c_int64()
         status = C.kvc_guard_sweep(
             self._handle,
-            group,
+            fit(group, "group", ctypes.c_int32),
             _abi.kvc_sweep_fn(take),
             None,
             ctypes.byref(swept),

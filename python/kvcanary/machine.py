@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _abi
 from ._lib import C, string
+from ._struct import fit
 from .errors import check
 
 __all__ = [
@@ -26,7 +27,7 @@ def set_num_threads(count: int) -> None:
     KVCanaryError
         Also a ValueError: negative, or above 1024.
     """
-    check(C.kvc_set_num_threads(count))
+    check(C.kvc_set_num_threads(fit(count, "count", ctypes.c_int32)))
 
 
 def get_num_threads() -> int:
@@ -111,7 +112,7 @@ def explain(what: str) -> Explanation:
     >>> kvcanary.explain("pool-dtypes-must-match").error_class
     'ValueError'
     """
-    text = what.encode("utf-8", "replace").replace(b"\0", b" ")
+    text = str(what).encode("utf-8", "replace").replace(b"\0", b" ")
     entry = C.kvc_catalog_find(text) or C.kvc_catalog_match(text, None, None, 0, None)
     if not entry:
         raise KeyError(what)

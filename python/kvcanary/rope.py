@@ -19,7 +19,7 @@ from ._tensor import (
     stream_of,
     view,
 )
-from .errors import check
+from .errors import check, expect
 from .report import Report
 
 __all__ = ["Rope", "Stamp", "rope_init", "rope_pool_fused"]
@@ -273,8 +273,8 @@ def rope_pool_fused(
         q_out = empty_like(q, "q", stream)
     if k_out is None:
         k_out = empty_like(k, "k", stream)
-    stamped = 0 if stamp is None else stamp.address_for(q)
-    reported = 0 if report is None else report.address_for(q)
+    stamped = 0 if stamp is None else expect(stamp, Stamp, "stamp").address_for(q)
+    reported = 0 if report is None else expect(report, Report, "report").address_for(q)
     fast = quick.rope_pool_fused
     if fast is not None and type(q) is quick.tensor_type:
         # As in call(), without its detours: this one runs for every layer of every step.
@@ -304,6 +304,7 @@ def rope_pool_fused(
             return q_out, k_out, k_pool, v_pool
         except Exception:
             pass
+    expect(rope, Rope, "rope")
     call(
         "rope_pool_fused", q,
         q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, rope.address, head_dim, num_qo_heads,

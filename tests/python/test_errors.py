@@ -1,5 +1,6 @@
 """Bad arguments give the catalogue's words and classes, never a crash, and nothing is written."""
 
+import dataclasses
 import pickle
 
 import kvcanary
@@ -51,6 +52,8 @@ def test_every_python_entry_is_here():
         "array-expected",
         "array-read-only",
         "array-stride-bytes",
+        "integer-too-large",
+        "object-expected",
         "option-unknown",
     }
 
@@ -88,6 +91,60 @@ def test_refusals(changes, slug, builtin, status):
     assert isinstance(error, KVCanaryError)
     assert (error.slug, error.status) == (slug, status)
     assert str(error) == error.message
+
+
+WORLD = fixture()
+GROUP = kvcanary.Group(np.zeros((4, 4), np.int64))
+PLAN = kvcanary.Plan.allocate(verify_capacity=4, write_req_capacity=1)
+ONE = np.zeros(1, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("function", "slug"),
+    [
+        # No arrays, or none whose memory says all.
+        (lambda: call(q="q"), "array-expected"),
+        (lambda: call(q=None), "array-expected"),
+        (lambda: call(k=[1.0]), "array-expected"),
+        (lambda: call(slots=np.ma.masked_array(np.arange(4), mask=True)), "array-expected"),
+        (lambda: kvcanary.copy(GROUP, [1], [2]), "array-expected"),
+        (lambda: kvcanary.fingerprint(GROUP, None), "array-expected"),
+        (lambda: kvcanary.Requests(req_pool_indices=[1]), "array-expected"),
+        (lambda: kvcanary.Ring(rows=[[0] * 16]), "array-expected"),
+        (lambda: dataclasses.replace(PLAN, verify_slot_indices=[1]), "array-expected"),
+        (lambda: dataclasses.replace(PLAN, write_seed_slot_indices=None), "array-expected"),
+        (lambda: call(positions=np.arange(4).astype(">i8")), "array-dtype-unknown"),
+        (lambda: call(q=WORLD["q"].astype(object)), "array-dtype-unknown"),
+        # Other objects than those of the package.
+        (lambda: call(rope={}), "object-expected"),
+        (lambda: call(stamp=GROUP), "object-expected"),
+        (lambda: call(report={}), "object-expected"),
+        (lambda: kvcanary.verify(None, PLAN), "object-expected"),
+        (lambda: kvcanary.verify(GROUP, GROUP), "object-expected"),
+        (lambda: kvcanary.verify(GROUP, PLAN, ring=[]), "object-expected"),
+        (lambda: kvcanary.write(GROUP, None, ONE, ONE, ONE), "object-expected"),
+        (lambda: kvcanary.plan(PLAN, requests={}, req_to_token=ONE), "object-expected"),
+        (lambda: kvcanary.check_plan(PLAN, 0), "object-expected"),
+        (lambda: kvcanary.void(0, ONE), "object-expected"),
+        (lambda: kvcanary.scan_finite(0, ONE), "object-expected"),
+        (lambda: kvcanary.Guard(request_rows=4).attach_group(slot_count=4, sources=[ONE]),
+         "object-expected"),
+        # Numbers that C would cut.
+        (lambda: call(head_dim=2**70), "integer-too-large"),
+        (lambda: call(n_valid=-(2**64) - 1), "integer-too-large"),
+        (lambda: kvcanary.rope_init(2**32 + 8), "integer-too-large"),
+        (lambda: kvcanary.rope_init(np.int64(2**32 + 8)), "integer-too-large"),
+        (lambda: kvcanary.Source(WORLD["q"], id=-1), "integer-too-large"),
+        (lambda: kvcanary.Source.from_pool(WORLD["q"], 2**64), "integer-too-large"),
+        (lambda: kvcanary.Guard(request_rows=4).stamp(2**32, 0), "integer-too-large"),
+        (lambda: kvcanary.Guard(request_rows=4).void(2**32, ONE), "integer-too-large"),
+        (lambda: kvcanary.chain_extend(1, [2**63]), "integer-too-large"),
+    ],
+)  # fmt: skip
+def test_what_only_python_sees(function, slug):
+    with pytest.raises(KVCanaryError) as caught:
+        function()
+    assert caught.value.slug == slug
 
 
 def test_an_error_survives_pickling():

@@ -236,3 +236,25 @@ def test_nothing_is_written_by_a_refused_call(rng):
         kvcanary.rope_pool_fused(*arrays.values(), rope_base=1e4, q_out=q, k_out=k)
     for name in ("q", "k", "v", "k_pool", "v_pool"):
         assert arrays[name].tobytes() == before[name].tobytes(), name
+
+
+def test_jax_arrays_without_memory():
+    jax = pytest.importorskip("jax")
+    x = np.ones((2, 1, 8), np.float32)
+
+    def rotated(q, k=x):
+        index = np.arange(2)
+        return kvcanary.rope_pool_fused(q, k, x, index, index, x.copy(), x.copy(), q_out=q)[0]
+
+    gone = jax.numpy.ones((2, 1, 8))
+    gone.delete()
+    for call in (
+        lambda: jax.jit(rotated)(x),
+        lambda: jax.jit(lambda k: rotated(x.copy(), k))(x),
+        lambda: jax.vmap(rotated)(jax.numpy.ones((3, 2, 1, 8))),
+        lambda: rotated(gone),
+        lambda: rotated(x.copy(), gone),
+    ):
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert caught.value.slug == "array-expected"
