@@ -72,6 +72,21 @@ int cli_fail_option(const char *command, char **argv, int result)
 	return cli_fail("cli-unknown-option", "option", option, "command", command, NULL);
 }
 
+static int output_error;
+
+bool cli_flush(void)
+{
+	errno = 0;
+	if (fflush(stdout) != 0 || ferror(stdout))
+		output_error = output_error ? output_error : errno ? errno : EIO;
+	return output_error == 0;
+}
+
+int cli_output_error(void)
+{
+	return output_error;
+}
+
 int cli_same_file(const char *a, const char *b)
 {
 	struct stat one, other;
@@ -154,6 +169,12 @@ void cli_indented(FILE *file, int indent, const char *text)
 		text += line;
 		text += *text == '\n';
 	}
+}
+
+void cli_print_foreign(FILE *file, const char *text)
+{
+	for (; *text; text++)
+		fputc((unsigned char)*text < 32 || *text == 127 ? '?' : *text, file);
 }
 
 size_t cli_distance(const char *a, const char *b, size_t limit)

@@ -95,6 +95,12 @@ int cli_fail_library(void);
  */
 int cli_fail_option(const char *command, char **argv, int result);
 
+/* Writes out what was printed so far; false if that failed, which main() will say with the reason of the
+ * first time. */
+bool cli_flush(void);
+/* That reason, an errno; 0: all was written. */
+int cli_output_error(void);
+
 /* CLI_GOOD, or cli-output-is-input printed: 'output' is the file 'input' under whatever name, and
  * writing it would destroy what is read. Files that do not exist are not the same. */
 int cli_refuse_overwrite(const char *output, const char *input);
@@ -117,6 +123,10 @@ void cli_wrap(FILE *file, int indent, const char *first, const char *text);
 
 /* Print text (code) as it is, every line indented. */
 void cli_indented(FILE *file, int indent, const char *text);
+
+/* Prints text out of a file or of the command line: control characters become '?', so that a name can
+ * neither break a line in two nor speak to the terminal. */
+void cli_print_foreign(FILE *file, const char *text);
 
 /* The edit distance of two words, at most 'limit'. */
 size_t cli_distance(const char *a, const char *b, size_t limit);

@@ -1,7 +1,6 @@
 /* The kvcanary command: one table of commands, and what holds for all of them. */
 #include "cli.h"
 
-#include <errno.h>
 #include <string.h>
 
 static const struct cli_command commands[] = {
@@ -86,7 +85,7 @@ int main(int argc, char **argv)
 	int code = run(argc, argv);
 
 	/* A full disk must not look like success. */
-	if (fflush(stdout) != 0 || ferror(stdout))
-		return cli_fail("cli-output-failed", "reason", strerror(errno), NULL);
+	if (!cli_flush())
+		return cli_fail("cli-output-failed", "reason", strerror(cli_output_error()), NULL);
 	return code;
 }

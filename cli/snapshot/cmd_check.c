@@ -268,7 +268,8 @@ static void print_counts(FILE *out, struct findings *findings)
 
 static void print_line(FILE *out, const struct outcome *outcome)
 {
-	fprintf(out, "%-11s %s", verdict_of(outcome), outcome->path);
+	fprintf(out, "%-11s ", verdict_of(outcome));
+	cli_print_foreign(out, outcome->path);
 	if (!outcome->result.findings)
 		fprintf(out, ": %s [%s]", outcome->error.message, outcome->error.slug);
 	else if (findings_count(outcome->result.findings, FINDING_NOTE) > 0) {
@@ -295,11 +296,12 @@ static void print_report(FILE *out, const struct session *session, const struct 
 	struct findings *findings = outcome->result.findings;
 	size_t damage = findings_count(findings, FINDING_DAMAGE);
 
-	fprintf(out, "%s: %s (%s)\n",
+	fprintf(out, "%s: ",
 	        outcome->exit_code == CLI_DAMAGE ? "damaged"
 	        : outcome->exit_code == CLI_GOOD ? "sound"
-	                                         : "could not be checked",
-	        outcome->path,
+	                                         : "could not be checked");
+	cli_print_foreign(out, outcome->path);
+	fprintf(out, " (%s)\n",
 	        outcome->cache->version[0] ? outcome->cache->version : outcome->cache->format);
 	if (damage)
 		fprintf(out, "  %zu finding%s in ", damage, damage == 1 ? "" : "s");

@@ -69,11 +69,11 @@ static void say_stamped(const struct session *session, const char *path, const c
 	json_t *object;
 
 	if (!session->jsonl && !session->settings.json) {
+		fprintf(out, error ? "not stamped " : "stamped ");
+		cli_print_foreign(out, path);
 		if (error)
-			fprintf(out, "not stamped %s: %s [%s]\n", path, error->message,
-			        error->slug);
-		else
-			fprintf(out, "stamped %s\n", path);
+			fprintf(out, ": %s [%s]", error->message, error->slug);
+		fputc('\n', out);
 		return;
 	}
 	object = json_pack("{s:o, s:o, s:i, s:I, s:f}", "file", saved_json_text(path), "side",
@@ -109,9 +109,15 @@ static int stamp_files(struct session *session)
 		return fail_saved(session, &error);
 	for (int64_t i = 0; i < count; i++)
 		say_stamped(session, session->fleet.paths[i], session->output, NULL, stdout);
-	if (!session->jsonl && !session->settings.json)
-		printf("written: %s\nnext:    kvcanary check %s %s\n", session->output,
-		        count == 1 ? session->fleet.paths[0] : "FILE", session->output);
+	if (session->jsonl || session->settings.json)
+		return CLI_GOOD;
+	printf("written: ");
+	cli_print_foreign(stdout, session->output);
+	printf("\nnext:    kvcanary check ");
+	cli_print_foreign(stdout, count == 1 ? session->fleet.paths[0] : "FILE");
+	printf(" ");
+	cli_print_foreign(stdout, session->output);
+	printf("\n");
 	return CLI_GOOD;
 }
 

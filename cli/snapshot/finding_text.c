@@ -102,8 +102,10 @@ static void print_finding(FILE *out, const struct finding *finding)
 	fprintf(out, "  %-17s %s%s", finding->kind,
 	        finding->weight == FINDING_DAMAGE ? "" : weight_name(finding->weight),
 	        finding->weight == FINDING_DAMAGE ? "" : ": ");
-	fprintf(out, "%s%s%s\n", place.used ? place.text : "the file as a whole",
-	        finding->file ? " of " : "", finding->file ? finding->file : "");
+	fprintf(out, "%s%s", place.used ? place.text : "the file as a whole",
+	        finding->file ? " of " : "");
+	cli_print_foreign(out, finding->file ? finding->file : "");
+	fputc('\n', out);
 	if (finding->detail[0])
 		cli_wrap(out, 20, "", finding->detail);
 }

@@ -76,11 +76,14 @@ static int walk_entry(struct fleet *fleet, const char *folder, const char *name,
 	if (!path)
 		return fail_path(folder, ENOMEM);
 	snprintf(path, bytes, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", name);
-	if (stat(path, &status) == 0 && S_ISREG(status.st_mode))
+	if (stat(path, &status) != 0) /* a broken link: whoever opens it says so */
+		code = append_path(fleet, path);
+	else if (S_ISREG(status.st_mode))
 		code = side_has_name(path) && side_is(path) ? 0 : append_path(fleet, path);
 	/* A link to a directory is not followed: it may lead back here. */
-	else if (depth < DEPTH_MAX && lstat(path, &status) == 0 && S_ISDIR(status.st_mode))
-		code = walk(fleet, path, options, depth + 1);
+	else if (lstat(path, &status) == 0 && S_ISDIR(status.st_mode))
+		code = depth < DEPTH_MAX ? walk(fleet, path, options, depth + 1)
+		                         : append_path(fleet, path);
 	free(path);
 	return code;
 }
@@ -234,10 +237,12 @@ static void print_fleet_progress(const struct running *running)
 		        running->done == run->fleet->count ? "\n" : "");
 }
 
-/* Prints what is done, as far as all before it is done, too. */
-static void hand_in(struct running *running, int64_t number, char *text, int exit_code)
+/* Prints what is done, as far as all before it is done, too. False if it cannot be written: then the
+ * rest need not be looked at. */
+static bool hand_in(struct running *running, int64_t number, char *text, int exit_code)
 {
 	struct fleet_run *run = running->run;
+	bool written;
 
 	pthread_mutex_lock(&running->lock);
 	running->texts[number] = text;
@@ -249,9 +254,10 @@ static void hand_in(struct running *running, int64_t number, char *text, int exi
 		free(running->texts[running->printed]);
 		running->texts[running->printed++] = NULL;
 	}
-	fflush(stdout); /* a log must have what was done when the machine goes down */
+	written = cli_flush(); /* a log must have what was done when the machine goes down */
 	print_fleet_progress(running);
 	pthread_mutex_unlock(&running->lock);
+	return written;
 }
 
 static bool run_file(void *context, int64_t number, int thread)
@@ -271,8 +277,7 @@ static bool run_file(void *context, int64_t number, int thread)
 		free(text);
 		return false;
 	}
-	hand_in(running, number, text, exit_code);
-	return true;
+	return hand_in(running, number, text, exit_code);
 }
 
 int fleet_run(struct fleet_run *run)
@@ -294,6 +299,8 @@ int fleet_run(struct fleet_run *run)
 		free(running.texts[i]);
 	free(running.texts);
 	pthread_mutex_destroy(&running.lock);
+	if (cli_output_error()) /* main() says so */
+		return CLI_CANNOT;
 	if (!good)
 		return fail_path("list of files", ENOMEM);
 	return run->damaged ? CLI_DAMAGE : run->failed ? CLI_CANNOT : CLI_GOOD;

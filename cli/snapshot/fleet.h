@@ -19,7 +19,8 @@ struct fleet {
 /*
  * Adds a path. A directory that a reader takes for one cache is one; of any other directory all
  * files in it and below, sorted by name, without hidden ones and without stamps that have a stamp's
- * name (SIDE_SUFFIX). 0, or CLI_CANNOT with the error
+ * name (SIDE_SUFFIX); links to directories are not followed. What cannot be read is in the list, so that
+ * whoever opens it says so. 0, or CLI_CANNOT with the error
  * printed (memory, or a directory that cannot be read).
  */
 int fleet_add(struct fleet *fleet, const char *path, const struct saved_options *options);
@@ -56,7 +57,8 @@ struct fleet_run {
 /*
  * What the files print comes out in the order in which they were given, so that the output does not
  * depend on jobs. Returns the exit code of all: CLI_DAMAGE if any is damaged, else CLI_CANNOT if any
- * failed; CLI_CANNOT with the error printed if memory is short.
+ * failed; CLI_CANNOT with the error printed if memory is short, and unprinted if nothing more can be
+ * printed.
  */
 int fleet_run(struct fleet_run *run);
 

@@ -3,6 +3,7 @@
 
 #include "cli.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -247,6 +248,18 @@ static const struct saved_format *choose(const struct saved_probe *probe, struct
 	return NULL;
 }
 
+/* Whether its names can be read. */
+static int probe_directory(const char *path, struct saved_error *error)
+{
+	DIR *folder = opendir(path);
+
+	if (!folder)
+		return saved_fail(error, "cli-input-unreadable", "unreadable", path, "", -1, "%s",
+		        strerror(errno));
+	closedir(folder);
+	return 0;
+}
+
 /* Opens what is no directory and reads its first bytes. */
 static int probe_file(struct saved_cache *cache, struct saved_file **file,
         struct saved_probe *probe, struct saved_error *error)
@@ -255,7 +268,7 @@ static int probe_file(struct saved_cache *cache, struct saved_file **file,
 	uint64_t bytes;
 
 	if (stat(cache->path, &status) == 0 && S_ISDIR(status.st_mode))
-		return 0;
+		return probe_directory(cache->path, error);
 	if (saved_file_open(file, cache->path, error))
 		return -1;
 	if (saved_take_file(cache, *file))

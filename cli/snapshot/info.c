@@ -376,23 +376,14 @@ static void print_missing(const struct saved_cache *cache, const struct saved_op
 		cli_wrap(stdout, 2, "missing  ", text);
 }
 
-/* Text out of a file or of the command line: control characters become '?'. */
-static void print_foreign(const char *foreign)
-{
-	const struct cli_value value = { "text", 4, foreign, strlen(foreign) };
-	char text[4096];
-
-	printf("%s", cli_fill(text, sizeof(text), "{text}", &value, 1));
-}
-
 static void print_cache(const struct saved_cache *cache, const struct saved_options *options)
 {
 	char size[32];
 
 	text_bytes(size, sizeof(size), cache->file_bytes);
-	print_foreign(cache->path);
+	cli_print_foreign(stdout, cache->path);
 	printf(": %s (%s)%s", cache->format, cache->version, cache->writer ? ", written by " : "");
-	print_foreign(cache->writer ? cache->writer : "");
+	cli_print_foreign(stdout, cache->writer ? cache->writer : "");
 	printf(", %s\n", size);
 	print_parts(cache);
 	printf("\n");

@@ -202,23 +202,28 @@ void saved_settings_free(struct saved_settings *settings)
 
 /* ---- JSON ---- */
 
-json_t *saved_json_text(const char *text)
+char *saved_utf8(const char *text)
 {
-	json_t *string = json_string(text);
-	size_t bytes = strlen(text), used = 0;
-	char *mended;
+	json_t *string = json_string(text); /* NULL if it is no UTF-8 */
+	char *mended = malloc(3 * strlen(text) + 1);
+	size_t used = 0;
 
-	if (string)
-		return string;
-	mended = malloc(3 * bytes + 1); /* a path that is no UTF-8 */
-	if (!mended)
-		return NULL;
-	for (; *text; text++) {
-		bool plain = (unsigned char)*text < 128;
-		memcpy(mended + used, plain ? text : "\xef\xbf\xbd", plain ? 1 : 3);
+	for (const char *at = text; mended && *at; at++) {
+		bool plain = string || (unsigned char)*at < 128;
+		memcpy(mended + used, plain ? at : "\xef\xbf\xbd", plain ? 1 : 3);
 		used += plain ? 1 : 3;
 	}
-	string = json_stringn(mended, used);
+	if (mended)
+		mended[used] = '\0';
+	json_decref(string);
+	return mended;
+}
+
+json_t *saved_json_text(const char *text)
+{
+	char *mended = saved_utf8(text);
+	json_t *string = mended ? json_string(mended) : NULL;
+
 	free(mended);
 	return string;
 }

@@ -41,7 +41,10 @@ extern const struct cli_option saved_option_rows[];
 int saved_option(struct saved_settings *settings, int option, const char *value);
 void saved_settings_free(struct saved_settings *settings);
 
-/* A JSON string of any bytes: what is no UTF-8 becomes U+FFFD. NULL if memory is short. */
+/* Any bytes as UTF-8, to be freed: in a text that is none, each byte beyond ASCII becomes U+FFFD. NULL if
+ * memory is short. */
+char *saved_utf8(const char *text);
+/* The same as a JSON string. */
 json_t *saved_json_text(const char *text);
 
 /* {"slug", "kind", "field", "offset", "message"}; NULL if memory is short. */

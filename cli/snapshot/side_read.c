@@ -1,6 +1,7 @@
 /* Reading a side file, and finding the stamped row of each row of a cache. */
 #include "snapshot/check_parts.h"
 #include "snapshot/reader.h"
+#include "snapshot/saved_options.h"
 #include "snapshot/side.h"
 #include "snapshot/side_names.h"
 
@@ -250,8 +251,8 @@ static const char *base_of(const char *path)
 	return slash && slash[1] ? slash + 1 : path;
 }
 
-/* Its number; -1: none, -2: several of this name. */
-static int64_t find_file(const struct side *side, const char *path)
+/* Of a path as UTF-8. */
+static int64_t find_mended(const struct side *side, const char *path)
 {
 	const struct stamped_file wanted = { path, 0 };
 	const struct stamped_file *same = bsearch(
@@ -266,6 +267,16 @@ static int64_t find_file(const struct side *side, const char *path)
 		if (strcmp(base_of(side->files[i].path), base_of(path)) == 0)
 			found = found == -1 ? side->files[i].number : -2;
 	return found;
+}
+
+/* Its number; -1: none, -2: several of this name. */
+static int64_t find_file(const struct side *side, const char *path)
+{
+	char *mended = saved_utf8(path);
+	int64_t number = mended ? find_mended(side, mended) : -1;
+
+	free(mended);
+	return number;
 }
 
 int64_t side_heads(const struct side *side, const char *path)

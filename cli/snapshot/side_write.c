@@ -1,5 +1,6 @@
 /* Writing a side file: all tensors are declared in a first pass over the files, filled in a second. */
 #include "snapshot/reader.h"
+#include "snapshot/saved_options.h"
 #include "snapshot/scan.h"
 #include "snapshot/side.h"
 #include "snapshot/side_names.h"
@@ -144,9 +145,12 @@ static void declare_rows(struct stamping *stamping, int64_t file, const struct s
 static void declare_file(struct stamping *stamping, int64_t file, const struct saved_cache *cache)
 {
 	char key[SIDE_NAME_BYTES], value[32];
+	char *path = saved_utf8(cache->path);
 
 	snprintf(key, sizeof(key), "f%" PRId64 ".path", file);
-	declare_text(stamping, key, cache->path);
+	declare_text(stamping, key, path ? path : "");
+	stamping->no_memory |= !path;
+	free(path);
 	snprintf(key, sizeof(key), "f%" PRId64 ".format", file);
 	declare_text(stamping, key, cache->format);
 	snprintf(key, sizeof(key), "f%" PRId64 ".bytes", file);

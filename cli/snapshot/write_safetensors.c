@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define DATA_ALIGNMENT 64
+#define DESCRIPTORS "/proc/self/fd"
 
 struct declared {
 	uint64_t bytes;
@@ -25,7 +26,7 @@ struct declared {
 
 struct safetensors_writer {
 	char *path;
-	char *temporary;
+	char *temporary; /* NULL while the file has no name */
 	int descriptor;
 	json_t *metadata;
 	struct declared *tensors;
@@ -61,10 +62,10 @@ void safetensors_writer_abandon(struct safetensors_writer *writer)
 {
 	if (!writer)
 		return;
-	if (writer->descriptor >= 0) {
+	if (writer->descriptor >= 0)
 		close(writer->descriptor);
+	if (writer->temporary)
 		unlink(writer->temporary);
-	}
 	free_writer(writer);
 }
 
@@ -76,6 +77,8 @@ static char *resolve(const char *path, const char **reason)
 	struct stat status;
 	char *resolved = realpath(path, NULL);
 
+	if (!path[0]) /* a temporary name beside it would be a good one */
+		*reason = strerror(ENOENT);
 	if (!resolved)
 		return strdup(path);
 	if (stat(resolved, &status) == 0 && !S_ISREG(status.st_mode))
@@ -83,23 +86,49 @@ static char *resolve(const char *path, const char **reason)
 	return resolved;
 }
 
-/* Beside the path; the mode follows the umask, as that of any new file. */
-static int open_temporary(struct safetensors_writer *writer)
+/* Gives the file a name of its own beside the path: by creating it, or once it is written. */
+static int name_temporary(struct safetensors_writer *writer)
 {
 	size_t bytes = strlen(writer->path) + 48;
+	char open_file[48];
 
 	writer->temporary = malloc(bytes);
 	if (!writer->temporary)
 		return -1;
+	snprintf(open_file, sizeof(open_file), DESCRIPTORS "/%d", writer->descriptor);
 	for (int try = 0; try < 100; try++) {
+		int failed = 0;
 		snprintf(writer->temporary, bytes, "%s.tmp.%ld.%d", writer->path, (long)getpid(),
 		        try);
-		writer->descriptor =
-		        open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-		if (writer->descriptor >= 0 || errno != EEXIST)
+		if (writer->descriptor >= 0)
+			failed = linkat(AT_FDCWD, open_file, AT_FDCWD, writer->temporary,
+			        AT_SYMLINK_FOLLOW);
+		else
+			writer->descriptor = open(
+			        writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+		if (!failed && writer->descriptor >= 0)
+			return 0;
+		if (errno != EEXIST)
 			break;
 	}
-	return writer->descriptor < 0 ? -1 : 0;
+	free(writer->temporary);
+	writer->temporary = NULL;
+	return -1;
+}
+
+/* Without a name, where the file system can do that: whatever ends the process, nothing is left behind.
+ * Else beside the path. The mode follows the umask, as that of any new file. */
+static int open_temporary(struct safetensors_writer *writer)
+{
+	char *folder = strdup(writer->path), *slash = folder ? strrchr(folder, '/') : NULL;
+
+	if (slash)
+		slash[slash == folder] = '\0';
+	if (folder && access(DESCRIPTORS, X_OK) == 0)
+		writer->descriptor =
+		        open(slash ? folder : ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+	free(folder);
+	return writer->descriptor < 0 ? name_temporary(writer) : 0;
 }
 
 int safetensors_writer_new(
@@ -338,6 +367,8 @@ int safetensors_writer_finish(struct safetensors_writer *writer, struct saved_er
 		reason = "not all of its data was given";
 	else if (fsync(descriptor))
 		reason = strerror(errno);
+	if (!reason && !writer->temporary && name_temporary(writer))
+		reason = strerror(errno);
 	writer->descriptor = -1;
 	if (close(descriptor) && !reason)
 		reason = strerror(errno);
@@ -345,7 +376,8 @@ int safetensors_writer_finish(struct safetensors_writer *writer, struct saved_er
 		reason = strerror(errno);
 	if (reason) {
 		fail_written(writer, error, reason);
-		unlink(writer->temporary);
+		if (writer->temporary)
+			unlink(writer->temporary);
 	} else
 		sync_directory(writer->path);
 	free_writer(writer);

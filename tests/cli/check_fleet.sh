@@ -20,3 +20,12 @@ kvcanary check caches --jsonl --resume torn | grep -o '"file": *"[^"]*"'
 kvcanary check no-such-file; echo "exit $?"
 kvcanary stamp caches/tr-hf.safetensors caches/sub -o side; echo "exit $?"
 kvcanary check caches/tr-hf.safetensors caches/sub --side side; echo "exit $?"
+# What cannot be read does not stop the rest; a full disk does, and is said with its reason.
+ln -s nowhere caches/broken.bin; ln -s .. caches/sub/up; mkfifo caches/fifo
+kvcanary check caches 2>&1 | sed "s/: .*snapshot-malformed.*/: (why)/"; rm caches/broken.bin
+kvcanary check caches --jsonl > /dev/full; echo "exit $?"
+# Names that are no UTF-8 or speak to the terminal.
+mkdir names; cp caches/tr-hf.safetensors "$(printf 'names/a\033[31m\nb\377.safetensors')"
+cp caches/tr-hf.safetensors "$(printf 'names/\376.safetensors')"
+kvcanary stamp names -o side | LC_ALL=C cat -v; kvcanary check names --side side | LC_ALL=C cat -v
+kvcanary check names/a* side | LC_ALL=C cat -v; kvcanary diff names/* | LC_ALL=C grep -a '^  [AB]' | LC_ALL=C cat -v

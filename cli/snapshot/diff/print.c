@@ -83,8 +83,9 @@ static void print_file(FILE *out, const struct diff_result *result, int side)
 {
 	const struct saved_cache *cache = result->alignment.cache[side];
 
-	fprintf(out, "  %c  %s\n     %s%s%s, %lld layers, %lld rows, %s%s\n",
-	        side == DIFF_A ? 'A' : 'B', cache->path, cache->format,
+	fprintf(out, "  %c  ", side == DIFF_A ? 'A' : 'B');
+	cli_print_foreign(out, cache->path);
+	fprintf(out, "\n     %s%s%s, %lld layers, %lld rows, %s%s\n", cache->format,
 	        cache->version[0] ? ", " : "", cache->version, (long long)layers_of_cache(cache),
 	        (long long)rows_of_cache(cache), type_of_cache(cache),
 	        result->hadamard[side] ? ", undone: a Hadamard rotation of its rows" : "");
@@ -199,8 +200,9 @@ static void print_found_one(FILE *out, const struct diff_finding *finding)
 	if (finding->bit >= 0)
 		fprintf(out, " (bit %d)", finding->bit);
 	if (finding->place.offset != UINT64_MAX)
-		fprintf(out, ", at byte %llu of %s", (unsigned long long)finding->place.offset,
-		        finding->place.file ? finding->place.file : "B");
+		fprintf(out, ", at byte %llu of ", (unsigned long long)finding->place.offset);
+	if (finding->place.offset != UINT64_MAX)
+		cli_print_foreign(out, finding->place.file ? finding->place.file : "B");
 	fputc('\n', out);
 }
 
@@ -264,8 +266,11 @@ void diff_print_text(FILE *out, const struct diff_result *result, const char *ht
 	print_found(out, result);
 	if (slug || html_path)
 		fputc('\n', out);
-	if (html_path)
-		fprintf(out, "report: %s\n", html_path);
+	if (html_path) {
+		fprintf(out, "report: ");
+		cli_print_foreign(out, html_path);
+		fputc('\n', out);
+	}
 	if (slug)
 		fprintf(out, "next:   kvcanary explain %s\n", slug);
 }
