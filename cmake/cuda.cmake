@@ -21,6 +21,12 @@ function(kvc_add_cuda target)
     return()
   endif()
 
+  foreach(architecture ${KVC_CUDA_ARCHITECTURES})
+    if(NOT architecture MATCHES "^[0-9]+$")
+      message(FATAL_ERROR "KVC_CUDA_ARCHITECTURES has ${architecture}: only plain numbers such as 90 are taken "
+        "(the kernels use nothing that 90a adds, and 90's code runs there)")
+    endif()
+  endforeach()
   list(SORT KVC_CUDA_ARCHITECTURES COMPARE NATURAL)
   list(GET KVC_CUDA_ARCHITECTURES -1 newest)
   list(JOIN KVC_CUDA_ARCHITECTURES "," capabilities)

@@ -559,7 +559,8 @@ typedef struct kvc_stamp {
  *
  *   q, k, v          [T,Hq,D], [T,Hkv,D], [T,Hkv,D]; float32, float16 or bfloat16, all alike.
  *                    v and v_pool may both be NULL (MLA rows); then q's D may differ from k's
- *   positions, slots [T], int32 or int64, independently. A negative slot skips the pool write
+ *   positions, slots [T], int32 or int64, independently; on CUDA at multiples of their size. A
+ *                    negative slot skips the pool write
  *   k_pool, v_pool   [P,Hkv,D]; the dtype of q, or float8_e4m3fn / float8_e5m2
  *   q_out, k_out     rotated q and k; may be q and k themselves (in place) or NULL (not stored)
  *   rope             from kvc_rope_init()

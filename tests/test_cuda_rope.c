@@ -265,14 +265,15 @@ static kvc_dtype pick(struct seeded *random, const kvc_dtype *list, int count)
 /* The paths that the host picks by rule, at their edges. */
 static void device_equals_cpu_for_every_common_shape(void **state)
 {
-	static const int64_t heads[][2] = { { 32, 8 }, { 8, 1 }, { 64, 8 }, { 1, 1 }, { 7, 7 } };
+	static const int64_t heads[][2] = { { 32, 8 }, { 8, 1 }, { 64, 8 }, { 1, 1 }, { 7, 7 },
+		{ 40, 11 }, { 3, 20 }, { 16, 2 }, { 0, 1 }, { 1, 0 }, { 0, 0 } };
 	static const int64_t tokens[] = { 1, 2, 33, 384, 385, 2048, 2100 };
 	struct seeded random = seeded_start("cuda_rope common");
 	const kvc_dtype types[] = { KVC_BFLOAT16, KVC_FLOAT16, KVC_FLOAT32 };
 	(void)state;
 	if (!cuda_device_open())
 		skip();
-	for (size_t h = 0; h < 5; h++)
+	for (size_t h = 0; h < sizeof(heads) / sizeof(*heads); h++)
 		for (size_t t = 0; t < 7; t++)
 			for (int coverage = 0; coverage <= 2; coverage++) {
 				const kvc_dtype fp8[] = { KVC_FLOAT8_E4M3FN, KVC_FLOAT8_E5M2 };
@@ -288,8 +289,33 @@ static void device_equals_cpu_for_every_common_shape(void **state)
 				                                       : shape.dtype;
 				shape.in_place = (int)seeded_in(&random, 0, 2);
 				shape.pad = seeded_one_in(&random, 2) ? 64 : 0;
+				shape.without_v = seeded_one_in(&random, 4);
 				check_shape(&random, &shape);
 			}
+}
+
+/* So many tokens that bytes are streamed, though a token has few heads. */
+static void device_equals_cpu_for_long_calls_of_few_heads(void **state)
+{
+	static const int64_t heads[][2] = { { 8, 1 }, { 5, 2 }, { 1, 9 }, { 7, 5 } };
+	struct seeded random = seeded_start("cuda_rope long");
+	(void)state;
+	if (!cuda_device_open())
+		skip();
+	for (int i = 0; i < 16; i++) {
+		struct shape shape = { .tokens = i % 2 ? 7001 : 9000,
+			.q_heads = heads[i / 4][0],
+			.kv_heads = heads[i / 4][1],
+			.dim = i % 4 < 2 ? 64 : 128,
+			.rotary_dim = i % 4 < 2 ? 64 : 128,
+			.dtype = seeded_one_in(&random, 2) ? KVC_BFLOAT16 : KVC_FLOAT16,
+			.coverage = KVC_COVERAGE_ALL,
+			.table = seeded_one_in(&random, 2),
+			.in_place = (int)seeded_in(&random, 0, 2),
+			.without_v = i % 8 == 5 };
+		shape.pool = shape.dtype;
+		check_shape(&random, &shape);
+	}
 }
 
 static void device_equals_cpu_for_random_shapes(void **state)
@@ -473,7 +499,9 @@ static void host_refuses_what_it_can_see(void **state)
 		.rotary_dim = 64,
 		.dtype = KVC_BFLOAT16,
 		.pool = KVC_BFLOAT16 };
+	static const int kinds[] = { POSITIONS, SLOTS };
 	struct scene s;
+	char message[200];
 	int64_t host_slots[4] = { 0, 1, 2, 3 };
 	void *saved;
 	(void)state;
@@ -484,6 +512,17 @@ static void host_refuses_what_it_can_see(void **state)
 	expect_error(run(&s, s.device, NULL, NULL), KVC_E_CONFIG, "duplicate-scratch-needed",
 	        "check_duplicates on CUDA needs scratch, int32 [11], and there is none", -1);
 	s.args.check_duplicates = 0;
+	for (int i = 0; i < 2; i++) {
+		kvc_tensor *indices = &s.device[kinds[i]];
+		indices->byte_offset = 2;
+		snprintf(message, sizeof(message),
+		        "%s starts at an address that is not a multiple of %d, the size of its "
+		        "int%d elements",
+		        i ? "slots" : "positions", indices->dtype.bits / 8, indices->dtype.bits);
+		expect_error(run(&s, s.device, NULL, NULL), KVC_E_STRIDE, "tensor-misaligned",
+		        message, -1);
+		indices->byte_offset = 0;
+	}
 	saved = s.device[SLOTS].data;
 	s.device[SLOTS].data = host_slots;
 	expect_error(run(&s, s.device, NULL, NULL), KVC_E_DEVICE, "cuda-host-pointer",
@@ -507,6 +546,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(device_equals_cpu_for_every_common_shape),
+		cmocka_unit_test(device_equals_cpu_for_long_calls_of_few_heads),
 		cmocka_unit_test(device_equals_cpu_for_random_shapes),
 		cmocka_unit_test(offending_rows_are_skipped_and_reported),
 		cmocka_unit_test(captured_graph_replays_with_new_contents),

@@ -3,6 +3,7 @@
 
 #if defined(KVC_WITH_CUDA)
 
+#include "cpu/hash.h"
 #include "cuda/back_end.h"
 #include "cuda/driver.h"
 #include "cuda/rope_params.h"
@@ -41,22 +42,17 @@ static struct kvc__kernel stamp_kernels[2][2][2][2] = {
 	{ STAMPS("f16", "64"), STAMPS("f16", "128") },
 };
 
-static struct kvc__kernel general_kernel = { "kvc_rope_general", 0 };
-static struct kvc__kernel claim_kernel = { "kvc_rope_claim", 0 };
-static struct kvc__kernel unclaim_kernel = { "kvc_rope_unclaim", 0 };
-static struct kvc__kernel report_kernel = { "kvc_rope_report", 0 };
+static struct kvc__kernel general_kernel = { "kvc_general_rope", 0 };
+static struct kvc__kernel claim_kernel = { "kvc_general_claim", 0 };
+static struct kvc__kernel unclaim_kernel = { "kvc_general_unclaim", 0 };
+static struct kvc__kernel report_kernel = { "kvc_general_report", 0 };
 
 static struct kvc__rope_params params_of(const struct kvc__cuda_rope *call)
 {
 	const struct kvc__rope_job *job = call->job;
 	struct kvc__rope_params p = {
-		.q = job->q,
-		.k = job->k,
-		.v = job->v,
-		.q_out = job->q_out,
-		.k_out = job->k_out,
-		.k_pool = job->k_pool,
-		.v_pool = job->v_pool,
+		.rows = { job->q, job->k, job->v, job->q_out, job->k_out, job->k_pool,
+		        job->v_pool },
 		.positions = job->positions,
 		.slots = job->slots,
 		.token_count = job->token_count,
@@ -105,11 +101,21 @@ static int rows_aligned(const struct kvc__rows *rows, int64_t bytes)
 	               (uintptr_t)(bytes - 1)) == 0;
 }
 
-static int is_fast(const struct kvc__cuda_rope *call)
+/* Row numbers and strides go into 32 bits, and offsets into a head do not wrap. */
+static int rows_narrow(const struct kvc__rows *rows)
+{
+	return rows->row_stride >= 0 && rows->row_stride <= INT32_MAX && rows->head_stride >= 0 &&
+	       rows->head_stride <= INT32_MAX;
+}
+
+static int indices_narrow(const struct kvc__indices *indices)
+{
+	return indices->stride >= 0 && indices->stride <= INT32_MAX;
+}
+
+static int is_fast(const struct kvc__cuda_rope *call, const struct kvc__rope_params *p)
 {
 	const struct kvc__rope_job *job = call->job;
-	const struct kvc__rows *rows[] = { &job->q, &job->k, &job->v, &job->q_out, &job->k_out,
-		&job->k_pool, &job->v_pool };
 
 	if (job->element == KVC__ELEMENT_F32 || (job->kv_dim != 64 && job->kv_dim != 128) ||
 	        job->q_dim != job->kv_dim || job->rope->rotary_dim != job->kv_dim ||
@@ -120,11 +126,16 @@ static int is_fast(const struct kvc__cuda_rope *call)
 	if (job->token_count * (job->q_heads + 2 * job->kv_heads) >=
 	        (INT64_C(1) << 32) / (job->q_heads + 2 * job->kv_heads))
 		return 0;
-	if (job->rope->cos_sin &&
-	        ((uintptr_t)job->rope->cos_sin % 16 != 0 || job->rope->cos_sin_row_stride % 4 != 0))
+	if (job->rope->cos_sin && ((uintptr_t)job->rope->cos_sin % 16 != 0 ||
+	                                  job->rope->cos_sin_row_stride % 4 != 0 ||
+	                                  job->rope->cos_sin_row_stride < 0 ||
+	                                  job->rope->cos_sin_row_stride > INT32_MAX / 4))
 		return 0;
-	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
-		if (!rows_aligned(rows[i], 16))
+	if (call->slot_count > INT32_MAX || !indices_narrow(&job->positions) ||
+	        !indices_narrow(&job->slots))
+		return 0;
+	for (size_t i = 0; i < KVC__TENSORS; i++)
+		if (!rows_aligned(&p->rows[i], 16) || !rows_narrow(&p->rows[i]))
 			return 0;
 	return 1;
 }
@@ -141,9 +152,13 @@ static int is_fast_stamp(const struct kvc__rope_job *job)
 
 /* ---- launches ---- */
 
-/* Warps of a block that computes angles, about; and whole tokens in it, at most. */
+/* Warps of a block that computes angles, about. */
 #define BLOCK_WARPS 12
-#define BLOCK_TOKENS_MAX 8
+
+static int64_t at_most(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
 
 static uint32_t magic_of(int64_t divisor)
 {
@@ -152,7 +167,7 @@ static uint32_t magic_of(int64_t divisor)
 
 static int64_t heads_of(const struct kvc__rope_params *p)
 {
-	return p->q_heads + p->kv_heads * (p->v.data ? 2 : 1);
+	return p->q_heads + p->kv_heads * (p->rows[KVC__V].data ? 2 : 1);
 }
 
 static int streams(const struct kvc__rope_params *p, int64_t from)
@@ -169,7 +184,6 @@ static kvc_status launch_blocks(struct kvc__kernel *kernel, struct kvc__rope_par
 		.block = (unsigned)(32 * block_warps),
 		.programmatic = 1,
 	};
-	p->programmatic = 1;
 	return kvc__cuda_launch(kernel, &launch, p, stream);
 }
 
@@ -180,8 +194,7 @@ static kvc_status launch_computed(
 	int64_t tokens = BLOCK_WARPS / parts;
 
 	p->parts = (int32_t)parts;
-	tokens = tokens < 1 ? 1 : tokens > BLOCK_TOKENS_MAX ? BLOCK_TOKENS_MAX : tokens;
-	tokens = tokens > p->token_count ? p->token_count : tokens;
+	tokens = at_most(at_most(tokens < 1 ? 1 : tokens, KVC__ROPE_TOKENS), p->token_count);
 	p->block_tokens = (int32_t)tokens;
 	return launch_blocks(kernel, p, p->token_count * parts, tokens * parts, stream);
 }
@@ -196,92 +209,84 @@ static kvc_status launch_fast(struct kvc__rope_params *p, void *stream)
 
 	p->heads_magic = magic_of(heads);
 	if (p->cos_sin)
-		return launch_blocks(
-		        kernel, p, kvc__divide_up(heads * p->token_count, heads_a_warp), 4, stream);
+		return launch_blocks(kernel, p,
+		        kvc__divide_up(heads * p->token_count, heads_a_warp),
+		        KVC__ROPE_THREADS / 32, stream);
 	return launch_computed(kernel, p, kvc__divide_up(heads, heads_a_warp), stream);
 }
 
-/* The default secret of XXH3, as xxh3.cuh: in words, what its last stripe takes, what merging takes. */
-static const uint64_t stamp_secret[40] = {
-	0xBE4BA423396CFEB8,
-	0x1CAD21F72C81017C,
-	0xDB979083E96DD4DE,
-	0x1F67B3B7A4A44072,
-	0x78E5C0CC4EE679CB,
-	0x2172FFCC7DD05A82,
-	0x8E2443F7744608B8,
-	0x4C263A81E69035E0,
-	0xCB00C391BB52283C,
-	0xA32E531B8B65D088,
-	0x4EF90DA297486471,
-	0xD8ACDEA946EF1938,
-	0x3F349CE33F76FAA8,
-	0x1D4F0BC7C7BBDCF9,
-	0x3159B4CD4BE0518A,
-	0x647378D9C97E9FC8,
-	0xC3EBD33483ACC5EA,
-	0xEB6313FAFFA081C5,
-	0x49DAF0B751DD0D17,
-	0x9E68D429265516D3,
-	0xFCA1477D58BE162B,
-	0xCE31D07AD1B8F88F,
-	0x280416958F3ACB45,
-	0x7E404BBBCAFBD7AF,
-	0xEA647378D9C97E9F,
-	0xC5C3EBD33483ACC5,
-	0x17EB6313FAFFA081,
-	0xD349DAF0B751DD0D,
-	0x2B9E68D429265516,
-	0x8FFCA1477D58BE16,
-	0x45CE31D07AD1B8F8,
-	0xAF280416958F3ACB,
-	0x6DD4DE1CAD21F72C,
-	0xA44072DB979083E9,
-	0xE679CB1F67B3B7A4,
-	0xD05A8278E5C0CC4E,
-	0x4608B82172FFCC7D,
-	0x9035E08E2443F774,
-	0x52283C4C263A81E6,
-	0x65D088CB00C391BB,
-};
-
-/* Lanes of a row of K or V: a power of two, a warp at most. */
-static int32_t row_lanes(int64_t lanes)
+/* Bytes of struct Stamp (rope.cu) where so many threads have rows. */
+static unsigned stamp_bytes(int64_t threads)
 {
-	int32_t power = 1;
+	return (unsigned)(KVC__STAMP_ROWS * 8 + 48 * 8 + 16 * threads);
+}
+
+/* Lanes of a row of K or V: a power of two up to a warp, then whole warps. */
+static uint32_t row_lanes(int64_t lanes)
+{
+	uint32_t power = 1;
 
 	while (power < lanes && power < 32)
 		power *= 2;
-	return power;
+	return lanes <= 32 ? power : (uint32_t)((lanes + 31) / 32 * 32);
 }
+
+/* The rows of K and V of so many tokens are a set (rope.cu). */
+static void set_rows(struct kvc__rope_params *p, uint32_t tokens)
+{
+	uint32_t kinds = p->rows[KVC__V].data ? 2 : 1;
+
+	p->row_shift = 31;
+	for (uint32_t i = 0; tokens > 1 && i < 31; i++)
+		if (1u << i == p->row_lanes)
+			p->row_shift = i;
+	p->block_tokens = (int32_t)tokens;
+	p->stamp_rows = (int32_t)(tokens * kinds);
+	p->kind_lanes = tokens * p->row_lanes;
+	p->row_threads = (kinds * p->kind_lanes + 31) / 32 * 32;
+}
+
+/* Blocks with rows come first, of so many tokens at a time: rows and heads of q of a token are not far apart in
+ * time, and the last blocks are short ones. */
+#define CHUNK_TOKENS 1024
 
 static kvc_status launch_stamp(struct kvc__rope_params *p, void *stream)
 {
-	int64_t group = p->cos_sin ? KVC__STAMP_GROUP : KVC__STAMP_GROUP_COMPUTED;
-	int64_t head_lanes = p->kv_dim / 16, lanes = p->kv_heads * head_lanes;
 	int wide = streams(p, STAMP_STREAM_BYTES);
-	int64_t q_parts = kvc__divide_up(p->q_heads, wide ? KVC__STAMP_Q_HEADS : 1);
-	int64_t q_heads = p->q_out.data ? q_parts : 0;
+	int64_t head_lanes = p->kv_dim / 16, kinds = p->rows[KVC__V].data ? 2 : 1, tokens;
+	int64_t q_lanes = p->rows[KVC__Q_OUT].data ? p->q_heads * head_lanes : 0; /* of a token */
+	struct kvc__launch launch = { .programmatic = 1 };
 
-	p->row_lanes = row_lanes(lanes);
-	p->row_units = (int32_t)kvc__divide_up(lanes, 32);
-	/* Tokens whose K and V rows make a group, and no more q than a block holds. */
-	p->row_apart = p->v.data && !(wide && p->row_units == 1);
-	int64_t tokens = group / p->row_lanes / (p->row_apart ? 2 : 1);
-	while (tokens > 1 && !p->cos_sin &&
-	        group * (1 + kvc__divide_up(tokens * q_heads * head_lanes, group)) > 1024)
-		tokens--;
-	int64_t sets = kvc__divide_up(p->token_count, tokens);
-	int64_t groups = 1 + kvc__divide_up(tokens * q_heads * head_lanes, group);
-	p->block_tokens = (int32_t)tokens;
-	p->parts = (int32_t)groups;
-	p->parts_magic = magic_of(groups);
-	p->q_parts = (int32_t)q_parts;
-	p->heads_magic = magic_of(q_parts);
-	memcpy(p->secret, stamp_secret, sizeof(stamp_secret));
-	return launch_blocks(&stamp_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128]
-	                                   [p->cos_sin != NULL][wide],
-	        p, sets * groups * group / 32, (p->cos_sin ? 1 : groups) * group / 32, stream);
+	p->row_lanes = row_lanes(p->kv_heads * head_lanes);
+	p->heads_magic = magic_of(p->q_heads);
+	p->length_term = (uint64_t)(p->kv_heads * p->kv_dim * 2) * 0x9E3779B185EBCA87;
+	p->k_term = (p->k_id + 1) * KVC__SOURCE_STEP;
+	p->v_term = (p->v_id + 1) * KVC__SOURCE_STEP;
+	tokens = KVC__STAMP_THREADS / kinds / p->row_lanes;
+	if (!p->cos_sin)
+		tokens = at_most(
+		        tokens, at_most(KVC__ROPE_TOKENS,
+		                        32 * BLOCK_WARPS / (kinds * p->row_lanes + q_lanes)));
+	set_rows(p, tokens < 1 ? 1 : (uint32_t)tokens);
+	launch.block = p->row_threads;
+	launch.shared_bytes = stamp_bytes(p->row_threads);
+	if (p->cos_sin) {
+		int64_t chunk = at_most(CHUNK_TOKENS, p->token_count);
+		p->chunk_tokens =
+		        (uint32_t)(kvc__divide_up(chunk, p->block_tokens) * p->block_tokens);
+		p->chunk_row_blocks = p->chunk_tokens / (uint32_t)p->block_tokens;
+		p->chunk_blocks =
+		        p->chunk_row_blocks +
+		        (uint32_t)kvc__divide_up(p->chunk_tokens * q_lanes, p->row_threads);
+		launch.grid_x =
+		        (unsigned)kvc__divide_up(p->token_count, p->chunk_tokens) * p->chunk_blocks;
+	} else {
+		launch.grid_x = (unsigned)kvc__divide_up(p->token_count, p->block_tokens);
+		launch.block += (unsigned)kvc__divide_up(p->block_tokens * q_lanes, 32) * 32;
+	}
+	return kvc__cuda_launch(&stamp_kernels[p->element == KVC__ELEMENT_F16][p->kv_dim == 128]
+	                                      [p->cos_sin != NULL][wide],
+	        &launch, p, stream);
 }
 
 static kvc_status launch_general(struct kvc__rope_params *p, void *stream)
@@ -304,7 +309,7 @@ static kvc_status launch_tokens(
 kvc_status kvc__cuda_rope(const struct kvc__cuda_rope *call, void *stream)
 {
 	struct kvc__rope_params p = params_of(call);
-	int fast = is_fast(call);
+	int fast = is_fast(call, &p);
 
 	if (p.duplicate_scratch)
 		KVC__TRY(launch_tokens(&claim_kernel, &p, stream));

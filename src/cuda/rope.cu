@@ -1,128 +1,51 @@
-// rope_pool_fused on the device: the same bytes as src/cpu/rope_portable.c, row by row.
+// rope_pool_fused on the device, what engines do: 16-bit elements, NeoX pairs over the whole head, contiguous
+// heads of 64 or 128 elements, 16-byte alignment, counts and strides that fit in 32 bits (launch_rope.c says
+// when; general.cu takes the rest). The same bytes as src/cpu/rope_portable.c, row by row.
 //
-// Two kernels. The fast one takes what engines do: 16-bit elements, NeoX pairs over the whole head,
-// contiguous heads of 64 or 128 elements, 16-byte alignment. A lane owns 8 elements of a
-// head's lower half and their partners of the upper half, so that every access is 16 bytes and both
-// halves of a pair meet in one thread. Cosines and sines come
-// from the caller's table, or a block computes those of its tokens once, in doubles, into shared
-// memory while its rows are on their way.
-// The general one takes everything else, a block a token, element by element.
+// A lane owns 8 elements of a head's lower half and their partners of the upper half, so that every access is
+// 16 bytes and both halves of a pair meet in one thread. Cosines and sines come from the caller's table, or a
+// block computes those of its tokens once, in doubles, into shared memory while its rows are on their way.
+//
+// Short calls last as long as one lane's chain of instructions, long ones as the memory takes, unless there are
+// too many of them: addresses are made before the wait for the kernel before, checks compare 32 bits, and q, k
+// and v go through the same instructions.
 //
 // Compiled with --fmad=false: products and sums are rounded one by one (base/sincos.h says why).
 #include <cuda_fp16.h>
-#include <stddef.h>
 
 #include "base/float_formats.h"
-#include "base/sincos.h"
 #include "cpu/hash.h"
-#include "cuda/device.cuh"
-#include "cuda/rope_params.h"
+#include "cuda/rope.cuh"
 #include "cuda/xxh3.cuh"
-
-// The common kernels take the parameters without the frequencies beyond 64 pairs.
-struct __align__(8) kvc__rope_params_small {
-	char bytes[offsetof(kvc__rope_params, inv_freq_rest)];
-};
-
-// ---- indices ----
-
-static __device__ __forceinline__ int64_t index_at(const kvc__indices &indices, int64_t i)
-{
-	const char *at = indices.data + i * indices.stride;
-	return indices.is_64 ? *(const int64_t *)at : (int64_t)*(const int32_t *)at;
-}
-
-// What becomes of a token: the refusals of the front door, made row by row. An offending row is
-// treated as one that skips its pool write; one that is also out of position is left alone wholly.
-struct Verdict {
-	bool skipped; // no pool row
-	bool idle;    // nothing at all: q_out and k_out stay as they are
-};
-
-static __device__ __forceinline__ Verdict judge(
-        const kvc__rope_params &p, int64_t token, int64_t position, int64_t slot)
-{
-	if (KVC__MOVES_ONLY)
-		return { false, false };
-	Verdict v;
-	v.idle = position < 0 || position >= p.position_count;
-	v.skipped = v.idle || slot < 0 || slot == p.reserved_slot || slot >= p.slot_count;
-	if (!v.skipped && p.duplicate_scratch)
-		v.skipped = p.duplicate_scratch[slot] != INT32_MAX - (int32_t)token;
-	return v;
-}
-
-// ---- angles ----
-
-static __device__ __forceinline__ void angle(
-        const kvc__rope_params &p, int64_t position, double inv_freq, float *c, float *s)
-{
-	if (KVC__MOVES_ONLY) {
-		*c = *s = (float)position;
-		return;
-	}
-	double dc, ds;
-	kvc__sincos((double)position * inv_freq, &dc, &ds);
-	*c = (float)(p.attention_factor * dc);
-	*s = (float)(p.attention_factor * ds);
-}
 
 // ---- elements ----
 
 template <int ELEMENT>
-static __device__ __forceinline__ float widen(uint16_t raw)
+static __device__ __forceinline__ float widen(uint32_t raw)
 {
 	if (ELEMENT == KVC__ELEMENT_BF16)
-		return kvc__f32_from_bf16(raw);
-	return __half2float(__ushort_as_half(raw));
+		return __uint_as_float(raw << 16);
+	return __half2float(__ushort_as_half((uint16_t)raw));
 }
 
-// Two rotated values as two stored elements. The chip's conversions round to nearest even and keep
-// subnormals; they make of a NaN 7FFF, where ours is the positive quiet one.
+template <int ELEMENT>
+static __device__ __forceinline__ float widen_high(uint32_t pair)
+{
+	if (ELEMENT == KVC__ELEMENT_BF16)
+		return __uint_as_float(pair & 0xFFFF0000u);
+	return widen<ELEMENT>(pair >> 16);
+}
+
+// Two values as two stored elements, to nearest even with subnormals. A NaN becomes 7FFF.
 template <int ELEMENT>
 static __device__ __forceinline__ uint32_t narrow2(float a, float b)
 {
 	uint32_t pair;
-	if (ELEMENT == KVC__ELEMENT_BF16) {
+	if (ELEMENT == KVC__ELEMENT_BF16)
 		asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
-		if (a != a)
-			pair = (pair & 0xFFFF0000u) | 0x7FC0u;
-		if (b != b)
-			pair = (pair & 0xFFFFu) | 0x7FC00000u;
-	} else {
-		asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
-		if (a != a)
-			pair = (pair & 0xFFFF0000u) | 0x7E00u;
-		if (b != b)
-			pair = (pair & 0xFFFFu) | 0x7E000000u;
-	}
-	return pair;
-}
-
-// Two values as two bytes of a pool of 8-bit floats.
-static __device__ __forceinline__ uint32_t quantise2(
-        int pool_element, float a, float b, float scale)
-{
-	if (scale != 1.0f)
-		a = kvc__divide_keep_sign(a, scale), b = kvc__divide_keep_sign(b, scale);
-#if __CUDA_ARCH__ >= 890
-	// The chip's conversions round and saturate as ours, but drop the sign of a NaN, which V keeps.
-	uint16_t pair;
-	if (pool_element == KVC__ELEMENT_E4M3)
-		asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
 	else
-		asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
-	uint32_t out = pair;
-	if (a != a)
-		out |= kvc__bits_of(a) >> 24 & 0x80u;
-	if (b != b)
-		out |= kvc__bits_of(b) >> 16 & 0x8000u;
-	return out;
-#else
-	return pool_element == KVC__ELEMENT_E4M3
-	               ? kvc__e4m3_from_f32(a) | (uint32_t)kvc__e4m3_from_f32(b) << 8
-	               : kvc__e5m2_from_f32(a) | (uint32_t)kvc__e5m2_from_f32(b) << 8;
-#endif
+		asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(b), "f"(a));
+	return pair;
 }
 
 // 8 elements as words of 32 bits.
@@ -130,11 +53,18 @@ struct Words {
 	uint32_t w[4];
 };
 
+// Issued where it is written, though its value may not be needed: what waits for it comes later.
 template <bool STREAM>
 static __device__ __forceinline__ Words load(const char *at)
 {
-	uint4 x = STREAM ? __ldcs((const uint4 *)at) : *(const uint4 *)at;
-	return { { x.x, x.y, x.z, x.w } };
+	Words r;
+	if (STREAM)
+		asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
+		             : "=r"(r.w[0]), "=r"(r.w[1]), "=r"(r.w[2]), "=r"(r.w[3]) : "l"(at));
+	else
+		asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+		             : "=r"(r.w[0]), "=r"(r.w[1]), "=r"(r.w[2]), "=r"(r.w[3]) : "l"(at));
+	return r;
 }
 
 template <bool STREAM>
@@ -147,107 +77,44 @@ static __device__ __forceinline__ void store(char *at, const Words &r)
 		*(uint4 *)at = x;
 }
 
-// 8 elements to a pool: as they are, or made into 8-bit floats from the stored bits.
-template <int ELEMENT, bool FP8, bool STREAM>
-static __device__ __forceinline__ void store_pool(
-        char *at, const Words &r, int pool_element, float scale)
+template <int ELEMENT>
+static __device__ __forceinline__ uint32_t add2(uint32_t a, uint32_t b)
 {
-	if constexpr (!FP8) {
-		store<STREAM>(at, r);
-		return;
-	} else if constexpr (KVC__MOVES_ONLY) {
-		*(uint2 *)at = make_uint2(r.w[0] ^ r.w[1], r.w[2] ^ r.w[3]);
-	} else {
-		uint32_t out[4];
+	uint32_t sum; // by a multiplication with ones, which chips before Hopper have for bf16 too
+	if (ELEMENT == KVC__ELEMENT_BF16)
+		asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(0x3F803F80), "r"(b));
+	else
+		asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(0x3C003C00), "r"(b));
+	return sum;
+}
+
+// May there be a NaN among these? A sum of all of them tells; now and then infinities say so too.
+template <int ELEMENT>
+static __device__ __forceinline__ bool suspicious(const Words &x, const Words &y)
+{
+	constexpr uint32_t TO_SIGN = ELEMENT == KVC__ELEMENT_BF16 ? 0x007F007Fu : 0x03FF03FFu;
+	uint32_t a = add2<ELEMENT>(x.w[0], x.w[1]), b = add2<ELEMENT>(x.w[2], x.w[3]);
+	uint32_t c = add2<ELEMENT>(y.w[0], y.w[1]), d = add2<ELEMENT>(y.w[2], y.w[3]);
+	uint32_t sum = add2<ELEMENT>(add2<ELEMENT>(a, b), add2<ELEMENT>(c, d));
+	return (((sum & 0x7FFF7FFFu) + TO_SIGN) & 0x80008000u) != 0;
+}
+
+// The chip's NaN made ours, the positive quiet one.
+template <int ELEMENT>
+static __device__ __forceinline__ void canonical(Words &x)
+{
+	constexpr uint32_t NAN_BITS = ELEMENT == KVC__ELEMENT_BF16 ? 0x7FC0u : 0x7E00u;
 #pragma unroll
-		for (int i = 0; i < 4; i++) {
-			uint16_t low = (uint16_t)r.w[i], high = (uint16_t)(r.w[i] >> 16);
-			// Not the chip's conversion from f16: it need not keep the sign of a NaN.
-			float a = ELEMENT == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16(low) : kvc__f32_from_f16(low);
-			float b = ELEMENT == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16(high) : kvc__f32_from_f16(high);
-			out[i] = quantise2(pool_element, a, b, scale);
-		}
-		*(uint2 *)at = make_uint2(out[0] | out[1] << 16, out[2] | out[3] << 16);
-	}
-}
-
-// ---- the fast kernels ----
-
-// The next kernel's start is let go only after this one's wait: by then all work before is done, and
-// its launch overlaps with this kernel's whole run.
-static __device__ __forceinline__ void begin(const kvc__rope_params &p)
-{
-	if (p.programmatic) {
-		kvc__wait_for_previous();
-		kvc__release_next();
-	}
-}
-
-// How a warp is laid over heads of D elements, 8 of each half a lane.
-template <int D>
-struct Layout {
-	static constexpr int LANES = D / 16;     // a head
-	static constexpr int HEADS = 32 / LANES; // a warp
-};
-
-// A block that computes angles holds whole tokens: which of them and which of its parts a warp has.
-struct Place {
-	uint32_t token;
-	int part;
-	int local; // token within the block
-};
-
-static __device__ __forceinline__ Place place_of(const kvc__rope_params &p)
-{
-	Place place;
-	uint32_t warp = threadIdx.x / 32;
-	place.local = p.block_tokens == 1 ? 0 : (int)(warp / (uint32_t)p.parts);
-	place.part = (int)warp - place.local * p.parts;
-	place.token = blockIdx.x * p.block_tokens + place.local;
-	return place;
-}
-
-#define BLOCK_TOKENS_MAX 8
-
-// The cosines and sines of a block's tokens, computed by all of its threads.
-template <int D>
-struct Shared {
-	float c[BLOCK_TOKENS_MAX][D / 2], s[BLOCK_TOKENS_MAX][D / 2];
-
-	__device__ __forceinline__ void compute(const kvc__rope_params &p)
-	{
-		for (int i = threadIdx.x; i < p.block_tokens * (D / 2); i += blockDim.x) {
-			int local = i / (D / 2), pair = i % (D / 2);
-			int64_t token = (int64_t)blockIdx.x * p.block_tokens + local;
-			if (token < p.token_count)
-				angle(p, index_at(p.positions, token), p.inv_freq[pair], &c[local][pair],
-				        &s[local][pair]);
-		}
-		__syncthreads();
-	}
-};
-
-// The 8 cosines and sines of this lane.
-template <int D, bool TABLE>
-static __device__ __forceinline__ void angles(const kvc__rope_params &p, int64_t position,
-        bool idle, int l, const float *shared_c, const float *shared_s, float *c, float *s)
-{
-	const float *from_c = shared_c, *from_s = shared_s;
-	if (TABLE) {
-		from_c = p.cos_sin + (idle ? 0 : position) * p.cos_sin_row_stride;
-		from_s = from_c + D / 2;
-	}
-#pragma unroll
-	for (int i = 0; i < 8; i += 4) {
-		float4 x = *(const float4 *)(from_c + l * 8 + i), y = *(const float4 *)(from_s + l * 8 + i);
-		c[i] = x.x, c[i + 1] = x.y, c[i + 2] = x.z, c[i + 3] = x.w;
-		s[i] = y.x, s[i + 1] = y.y, s[i + 2] = y.z, s[i + 3] = y.w;
+	for (int i = 0; i < 4; i++) {
+		if ((x.w[i] & 0xFFFFu) == 0x7FFFu)
+			x.w[i] = (x.w[i] & 0xFFFF0000u) | NAN_BITS;
+		if (x.w[i] >> 16 == 0x7FFFu)
+			x.w[i] = (x.w[i] & 0xFFFFu) | NAN_BITS << 16;
 	}
 }
 
 template <int ELEMENT>
-static __device__ __forceinline__ void rotate(
-        Words &lo, Words &hi, const float *c, const float *s)
+static __device__ __forceinline__ void rotate(Words &lo, Words &hi, const float *c, const float *s)
 {
 	if (KVC__MOVES_ONLY) { // what is stored waits for the angles
 		uint32_t all_c = 0, all_s = 0;
@@ -260,616 +127,505 @@ static __device__ __forceinline__ void rotate(
 	}
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
-		float a0 = widen<ELEMENT>((uint16_t)lo.w[i]), a1 = widen<ELEMENT>((uint16_t)(lo.w[i] >> 16));
-		float b0 = widen<ELEMENT>((uint16_t)hi.w[i]), b1 = widen<ELEMENT>((uint16_t)(hi.w[i] >> 16));
-		lo.w[i] = narrow2<ELEMENT>(a0 * c[2 * i] - b0 * s[2 * i],
-		        a1 * c[2 * i + 1] - b1 * s[2 * i + 1]);
-		hi.w[i] = narrow2<ELEMENT>(a0 * s[2 * i] + b0 * c[2 * i],
-		        a1 * s[2 * i + 1] + b1 * c[2 * i + 1]);
+		float a0 = widen<ELEMENT>(lo.w[i]), a1 = widen_high<ELEMENT>(lo.w[i]);
+		float b0 = widen<ELEMENT>(hi.w[i]), b1 = widen_high<ELEMENT>(hi.w[i]);
+		lo.w[i] = narrow2<ELEMENT>(a0 * c[2 * i] - b0 * s[2 * i], a1 * c[2 * i + 1] - b1 * s[2 * i + 1]);
+		hi.w[i] = narrow2<ELEMENT>(a0 * s[2 * i] + b0 * c[2 * i], a1 * s[2 * i + 1] + b1 * c[2 * i + 1]);
+	}
+	if (__builtin_expect(suspicious<ELEMENT>(lo, hi), 0)) {
+		canonical<ELEMENT>(lo);
+		canonical<ELEMENT>(hi);
 	}
 }
 
-static __device__ __forceinline__ char *element_at(
-        const kvc__rows &rows, int64_t row, int head, int bytes)
+// ---- pools of 8-bit floats ----
+
+template <bool E4M3>
+static __device__ __forceinline__ uint32_t quantise2(float a, float b)
 {
-	return rows.data + row * rows.row_stride + head * rows.head_stride + bytes;
+#if __CUDA_ARCH__ >= 890
+	uint16_t pair; // rounded and saturated as ours
+	if (E4M3)
+		asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
+	else
+		asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
+	return pair;
+#else
+	return E4M3 ? kvc__e4m3_from_f32(a) | (uint32_t)kvc__e4m3_from_f32(b) << 8
+	            : kvc__e5m2_from_f32(a) | (uint32_t)kvc__e5m2_from_f32(b) << 8;
+#endif
 }
 
-// Heads are numbered through q, k and v of a token. With a table they are numbered through all tokens,
-// HEADS a warp, so that no lane is idle; a block that computes angles holds whole tokens.
-template <int D, int ELEMENT, bool FP8, bool STREAM, bool TABLE>
-static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p)
+template <bool E4M3>
+static __device__ __forceinline__ uint2 quantise8(const float *v)
 {
-	typedef Layout<D> L;
-	constexpr int V = 8;
-	int lane = threadIdx.x % 32, l = lane % L::LANES, sub = lane / L::LANES;
-	int v_head = p.q_heads + p.kv_heads, heads = v_head + (p.v.data ? p.kv_heads : 0);
-	Place at = { 0, 0, 0 };
-	uint32_t token;
-	int h;
-	if (TABLE) {
-		uint32_t head = (blockIdx.x * blockDim.x + threadIdx.x) / 32 * L::HEADS + sub;
-		token = __umulhi(head, p.heads_magic);
-		h = (int)(head - token * heads);
+	return make_uint2(quantise2<E4M3>(v[0], v[1]) | quantise2<E4M3>(v[2], v[3]) << 16,
+	        quantise2<E4M3>(v[4], v[5]) | quantise2<E4M3>(v[6], v[7]) << 16);
+}
+
+// 8 stored elements of which some may be NaN: the chip would drop their signs, which V keeps.
+template <int ELEMENT>
+static __device__ __noinline__ uint2 quantise_exactly(uint4 r, int pool_element, float scale)
+{
+	const uint32_t words[4] = { r.x, r.y, r.z, r.w };
+	uint32_t out[2] = { 0, 0 };
+	for (int i = 0; i < 8; i++) {
+		uint16_t raw = (uint16_t)(words[i / 2] >> i % 2 * 16);
+		float value = ELEMENT == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16(raw) : kvc__f32_from_f16(raw);
+		uint32_t byte = pool_element == KVC__ELEMENT_E4M3 ? kvc__e4m3_scaled(value, scale)
+		                                                   : kvc__e5m2_scaled(value, scale);
+		out[i / 4] |= byte << i % 4 * 8;
+	}
+	return make_uint2(out[0], out[1]);
+}
+
+template <int ELEMENT>
+static __device__ __forceinline__ uint2 quantise(const Words &r, int pool_element, float scale)
+{
+	float v[8];
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		v[2 * i] = widen<ELEMENT>(r.w[i]), v[2 * i + 1] = widen_high<ELEMENT>(r.w[i]);
+	if (scale != 1.0f) {
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[i] = v[i] / scale;
+	}
+	return pool_element == KVC__ELEMENT_E4M3 ? quantise8<true>(v) : quantise8<false>(v);
+}
+
+// Both halves to a pool row: as they are, or made into 8-bit floats from the stored bits.
+template <int D, int ELEMENT, bool FP8, bool STREAM>
+static __device__ __forceinline__ void store_pool(
+        char *at, const Words &lo, const Words &hi, int pool_element, float scale)
+{
+	if constexpr (!FP8) {
+		store<STREAM>(at, lo);
+		store<STREAM>(at + D, hi);
 	} else {
-		at = place_of(p);
-		token = at.token;
-		h = at.part * L::HEADS + sub;
-	}
-	bool valid = token < p.token_count && h < heads;
-
-	begin(p);
-	int64_t position = 0, slot = 0;
-	Words lo, hi;
-	if (valid) {
-		position = index_at(p.positions, token);
-		slot = index_at(p.slots, token);
-		const char *in = h < p.q_heads ? element_at(p.q, token, h, 2 * V * l)
-		        : h < v_head           ? element_at(p.k, token, h - p.q_heads, 2 * V * l)
-		                               : element_at(p.v, token, h - v_head, 2 * V * l);
-		lo = load<STREAM>(in);
-		hi = load<STREAM>(in + D);
-	}
-	const float *shared_c = NULL, *shared_s = NULL;
-	if constexpr (!TABLE) {
-		__shared__ Shared<D> shared;
-		shared.compute(p);
-		shared_c = shared.c[at.local], shared_s = shared.s[at.local];
-	}
-	if (!valid)
-		return;
-	Verdict verdict = judge(p, token, position, slot);
-	float c[V], s[V];
-	if (h < v_head)
-		angles<D, TABLE>(p, position, verdict.idle, l, shared_c, shared_s, c, s);
-	if (verdict.idle)
-		return;
-	if (h < v_head) {
-		rotate<ELEMENT>(lo, hi, c, s);
-		bool is_q = h < p.q_heads;
-		const kvc__rows &rows = is_q ? p.q_out : p.k_out;
-		if (rows.data) {
-			char *out = element_at(rows, token, is_q ? h : h - p.q_heads, 2 * V * l);
-			store<STREAM>(out, lo);
-			store<STREAM>(out + D, hi);
+		uint2 a, b;
+		if (KVC__MOVES_ONLY) {
+			a = make_uint2(lo.w[0] ^ lo.w[1], lo.w[2] ^ lo.w[3]);
+			b = make_uint2(hi.w[0] ^ hi.w[1], hi.w[2] ^ hi.w[3]);
+		} else if (suspicious<ELEMENT>(lo, hi)) {
+			a = quantise_exactly<ELEMENT>(
+			        make_uint4(lo.w[0], lo.w[1], lo.w[2], lo.w[3]), pool_element, scale);
+			b = quantise_exactly<ELEMENT>(
+			        make_uint4(hi.w[0], hi.w[1], hi.w[2], hi.w[3]), pool_element, scale);
+		} else {
+			a = quantise<ELEMENT>(lo, pool_element, scale);
+			b = quantise<ELEMENT>(hi, pool_element, scale);
 		}
-		if (is_q)
-			return;
+		*(uint2 *)at = a;
+		*(uint2 *)(at + D / 2) = b;
 	}
-	if (verdict.skipped)
-		return;
-	constexpr int WIDTH = FP8 ? 1 : 2;
-	bool is_v = h >= v_head;
-	char *row = is_v ? element_at(p.v_pool, slot, h - v_head, WIDTH * V * l)
-	                 : element_at(p.k_pool, slot, h - p.q_heads, WIDTH * V * l);
-	float scale = is_v ? p.v_scale : p.k_scale;
-	store_pool<ELEMENT, FP8, STREAM>(row, lo, p.pool_element, scale);
-	store_pool<ELEMENT, FP8, STREAM>(row + WIDTH * D / 2, hi, p.pool_element, scale);
+}
+
+// ---- which lane has what ----
+
+// Lanes of a head of D elements, and heads of a warp.
+template <int D>
+struct Layout {
+	static constexpr int LANES = D / 16;
+	static constexpr int HEADS = 32 / LANES;
+};
+
+// A lane's share of a token: 8 elements of each half of one head, in the l-th place.
+struct Piece {
+	uint32_t token;
+	int kind; // KVC__Q, KVC__K or KVC__V
+	int head, l;
+	int local; // where a block holds whole tokens: which of them
+	bool valid;
+};
+
+// A lane without a share reads what the first has, so that nothing before its stores needs a branch.
+static __device__ __forceinline__ Piece or_the_first(Piece at)
+{
+	if (!at.valid)
+		at.token = 0, at.kind = KVC__K, at.head = 0, at.local = 0;
+	return at;
+}
+
+static __device__ __forceinline__ Piece piece_of(
+        const kvc__rope_params &p, uint32_t token, int h, int l, int local)
+{
+	int v_head = p.q_heads + p.kv_heads, heads = v_head + (p.rows[KVC__V].data ? p.kv_heads : 0);
+	int kind = (h >= p.q_heads) + (h >= v_head);
+	int head = h - (h >= p.q_heads ? p.q_heads : 0) - (h >= v_head ? p.kv_heads : 0);
+	return { token, kind, head, l, local, token < (uint32_t)p.token_count && h < heads };
+}
+
+// Heads are numbered through q, k and v of a token and through all tokens, so that no lane is idle.
+template <int D>
+static __device__ __forceinline__ Piece piece_by_number(const kvc__rope_params &p)
+{
+	uint32_t number = (blockIdx.x * blockDim.x + threadIdx.x) / Layout<D>::LANES;
+	uint32_t token = __umulhi(number, p.heads_magic);
+	int heads = p.q_heads + p.kv_heads + (p.rows[KVC__V].data ? p.kv_heads : 0);
+	return piece_of(p, token, (int)(number - token * heads), threadIdx.x % Layout<D>::LANES, 0);
+}
+
+// A block that computes angles holds whole tokens, p.parts warps each.
+template <int D>
+static __device__ __forceinline__ Piece piece_of_token(const kvc__rope_params &p)
+{
+	int warp = threadIdx.x / 32, local = p.block_tokens == 1 ? 0 : warp / p.parts;
+	int h = (warp - local * p.parts) * Layout<D>::HEADS + threadIdx.x % 32 / Layout<D>::LANES;
+	return piece_of(
+	        p, blockIdx.x * p.block_tokens + local, h, threadIdx.x % Layout<D>::LANES, local);
+}
+
+// Stamping: p.row_threads lanes have the rows of K and then of V of p.block_tokens tokens, a set; others have heads
+// of q, numbered through. With a table they are blocks: of every p.chunk_tokens tokens first those with rows, which
+// take longer, then those with q. A block that computes angles has a set and its heads of q.
+template <int D, bool TABLE>
+static __device__ __forceinline__ Piece piece_of_set(const kvc__rope_params &p, bool *in_row)
+{
+	constexpr int LANES = Layout<D>::LANES;
+	uint32_t x = threadIdx.x, block = blockIdx.x, first = blockIdx.x * p.block_tokens, tokens = p.block_tokens;
+	if (TABLE) {
+		uint32_t chunk = block / p.chunk_blocks;
+		block -= chunk * p.chunk_blocks;
+		first = chunk * p.chunk_tokens;
+	}
+	*in_row = TABLE ? block < p.chunk_row_blocks : x < p.row_threads;
+	Piece at;
+	at.l = x % LANES;
+	if (*in_row) {
+		bool is_v = x >= p.kind_lanes;
+		uint32_t y = is_v ? x - p.kind_lanes : x;
+		at.kind = is_v ? KVC__V : KVC__K;
+		at.local = (int)(y >> p.row_shift);
+		at.head = (int)(y - at.local * p.row_lanes) / LANES;
+		at.valid = at.head < p.kv_heads && y < p.kind_lanes && (!is_v || p.rows[KVC__V].data);
+		first += TABLE ? block * p.block_tokens : 0;
+	} else {
+		uint32_t number = TABLE ? (block - p.chunk_row_blocks) * blockDim.x + x : x - p.row_threads;
+		number /= LANES;
+		at.kind = KVC__Q;
+		at.local = p.q_heads == 1 ? (int)number : (int)__umulhi(number, p.heads_magic);
+		at.head = (int)number - at.local * p.q_heads;
+		at.valid = true;
+		tokens = TABLE ? p.chunk_tokens : tokens;
+	}
+	at.token = first + at.local;
+	at.valid = at.valid && at.local < tokens && at.token < (uint32_t)p.token_count;
+	return at;
+}
+
+static __device__ __forceinline__ const char *plus(const char *base, uint32_t number, uint32_t stride)
+{
+	uint64_t at;
+	asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(at) : "r"(number), "r"(stride), "l"(base));
+	return (const char *)at;
+}
+
+// 'bytes' into a head. The host has made sure that numbers of rows and strides fit in 32 bits.
+static __device__ __forceinline__ char *at_row(
+        const kvc__rows &rows, uint32_t row, int head, int bytes)
+{
+	const char *at = plus(rows.data + bytes, (uint32_t)head, (uint32_t)rows.head_stride);
+	return (char *)plus(at, row, (uint32_t)rows.row_stride);
+}
+
+// A position or slot; it is in range only if 'high' is zero. (A negative one of 32 bits is past every count.)
+struct Index {
+	uint32_t low, high;
+};
+
+static __device__ __forceinline__ Index load_index(const char *at, int is_64)
+{
+	Index index;
+	asm volatile("ld.global.u32 %0, [%1];" : "=r"(index.low) : "l"(at));
+	asm volatile("{ .reg .pred wide; setp.ne.s32 wide, %2, 0; mov.u32 %0, 0;\n\t"
+	             "@wide ld.global.u32 %0, [%1 + 4]; }"
+	             : "=r"(index.high) : "l"(at), "r"(is_64));
+	return index;
+}
+
+// ---- angles ----
+
+// The cosines and sines of a block's tokens, computed by all of its threads.
+template <int D>
+struct Angles {
+	float c[KVC__ROPE_TOKENS][D / 2], s[KVC__ROPE_TOKENS][D / 2];
+
+	__device__ __forceinline__ void compute(const kvc__rope_params &p)
+	{
+		for (int i = threadIdx.x; i < p.block_tokens * (D / 2); i += blockDim.x) {
+			int local = i / (D / 2), pair = i % (D / 2);
+			int64_t token = (int64_t)blockIdx.x * p.block_tokens + local;
+			if (token < p.token_count)
+				angle(p, index_at(p.positions, token), p.inv_freq[pair], &c[local][pair],
+				        &s[local][pair]);
+		}
+		__syncthreads();
+	}
+
+	__device__ __forceinline__ void get(const Piece &at, float *to_c, float *to_s) const
+	{
+#pragma unroll
+		for (int i = 0; i < 8; i += 4) {
+			float4 x = *(const float4 *)&c[at.local][at.l * 8 + i];
+			float4 y = *(const float4 *)&s[at.local][at.l * 8 + i];
+			to_c[i] = x.x, to_c[i + 1] = x.y, to_c[i + 2] = x.z, to_c[i + 3] = x.w;
+			to_s[i] = y.x, to_s[i + 1] = y.y, to_s[i + 2] = y.z, to_s[i + 3] = y.w;
+		}
+	}
+};
+
+static __device__ __forceinline__ void load4(const char *at, float *to)
+{
+	asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+	             : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "l"(at));
+}
+
+// 8 cosines and sines from a row of a table.
+template <int D>
+static __device__ __forceinline__ void load_angles(const char *at, float *c, float *s)
+{
+	load4(at, c), load4(at + 16, c + 4);
+	load4(at + D * 2, s), load4(at + D * 2 + 16, s + 4);
+	__syncwarp(__activemask()); // all are under way before the first is waited for
 }
 
 // ---- stamping while the rows are in registers ----
 
-// Whole rows of K and V with adjacent heads, of more than 240 bytes. A unit is 1024 bytes of a row, what a
-// warp holds at 32 bytes a lane, and exactly one block of XXH3; a shorter row takes p.row_lanes lanes, and
-// a warp several of them. Groups of lanes come in sets for p.block_tokens tokens: the first has their K and
-// V rows, the others their heads of q, numbered through. With a table a group is a block; a block that
-// computes angles is a set of smaller groups.
-struct Secret {
-	uint64_t stripe[24], last[8], merge[8];
+// Whole rows of K and V with adjacent heads, of more than 240 bytes. Every lane adds its two pieces of 16 bytes
+// to zero accumulators and leaves them in shared memory; eight lanes a row, an accumulator each, sum them block
+// after block of XXH3 (1024 bytes, 32 lanes) and end the hash.
 
-	// From the parameters, which are there without a wait. A barrier is needed after.
-	__device__ __forceinline__ void load(const kvc__rope_params &p)
+// What a lane's pieces are keyed with.
+struct Keys {
+	uint64_t lo[2], hi[2];
+};
+
+struct Stamp {
+	char *records[KVC__STAMP_ROWS]; // of the rows of K and then of V; NULL: the row is not stored
+	uint64_t secret[KVC__XXH_CONSTANTS];
+	ulonglong2 parts[1]; // of every lane with a row
+
+	// Needs end_start(), and a barrier after that.
+	__device__ __forceinline__ void start()
 	{
-		if (!KVC__MOVES_ONLY && threadIdx.x < sizeof(*this) / 8)
-			stripe[threadIdx.x] = p.secret[threadIdx.x];
+		int i = threadIdx.x;
+		if (i < KVC__XXH_CONSTANTS / 2)
+			asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(
+			                     (uint32_t)__cvta_generic_to_shared(secret + 2 * i)),
+			             "l"(kvc__xxh_secret + 2 * i)
+			             : "memory");
+		if (i < KVC__STAMP_ROWS)
+			records[i] = NULL;
+	}
+
+	static __device__ __forceinline__ void end_start()
+	{
+		asm volatile("cp.async.wait_all;" ::: "memory");
+	}
+
+	template <int D>
+	__device__ __forceinline__ Keys keys(const kvc__rope_params &p, const Piece &at) const
+	{
+		// Only the upper half of a head can have the row's last stripe, which is keyed apart.
+		constexpr uint32_t HALF = D / 64; // stripes
+		uint32_t stripe = at.head * (2 * HALF) + at.l / 4, piece = at.l % 4 * 2;
+		bool last = stripe + HALF == p.kv_heads * (2 * HALF) - 1;
+		const uint64_t *lo = secret + stripe % 16 + piece;
+		const uint64_t *hi = secret + (last ? KVC__XXH_LAST : (stripe + HALF) % 16) + piece;
+		return { { lo[0], lo[1] }, { hi[0], hi[1] } };
+	}
+
+	// The row of 'at' is stored at 'slot'; its record is asked for now.
+	__device__ __forceinline__ void take(const kvc__rope_params &p, const Piece &at, uint32_t slot)
+	{
+		char *record = (char *)p.records + (uint64_t)slot * (uint64_t)p.record_stride;
+		records[at.kind == KVC__V ? p.block_tokens + at.local : at.local] = record;
+		if (at.kind == KVC__K)
+			asm volatile("prefetch.global.L2 [%0];" ::"l"(record + 24));
+	}
+
+	// x: the lane, counted through the rows of K and then of V.
+	__device__ __forceinline__ void add(
+	        int x, bool stored, const Words &lo, const Words &hi, const Keys &keys)
+	{
+		kvc__xxh3_pair part = { 0, 0 };
+		if (stored) {
+			part.add(make_uint4(lo.w[0], lo.w[1], lo.w[2], lo.w[3]), keys.lo);
+			part.add(make_uint4(hi.w[0], hi.w[1], hi.w[2], hi.w[3]), keys.hi);
+		}
+		parts[x] = make_ulonglong2(part.a, part.b);
+	}
+
+	// The sum of up to 32 lanes from 'first' on, of those that have accumulator 'a'.
+	__device__ __forceinline__ uint64_t sum(const kvc__rope_params &p, int first, int a) const
+	{
+		const uint64_t *at = (const uint64_t *)(parts + first) + a;
+		uint64_t sum = at[0] + at[8];
+		if (p.row_lanes > 8)
+			sum += at[16] + at[24];
+		if (p.row_lanes > 16)
+			sum += (at[32] + at[40]) + (at[48] + at[56]);
+		return sum;
+	}
+
+	// Add the hash of one row to its record: lane a of eight, of whole warps.
+	__device__ __forceinline__ void finish(const kvc__rope_params &p, int row, int a) const
+	{
+		bool is_v = row >= p.block_tokens, real = row < p.stamp_rows;
+		int first = is_v ? p.kind_lanes + (row - p.block_tokens) * p.row_lanes : row * p.row_lanes;
+		first = real ? first : 0;
+		uint64_t acc = sum(p, first, a), next = 0;
+		if (p.row_lanes > 32)
+			next = sum(p, first + 32, a);
+		acc += secret[KVC__XXH_START + a];
+#pragma unroll 1
+		for (int lane = 64; lane < p.row_lanes + 32; lane += 32) {
+			acc = (acc ^ acc >> 47 ^ secret[16 + a]) * KVC__PRIME32_1 + next;
+			if (lane < p.row_lanes)
+				next = sum(p, first + lane, a);
+		}
+		acc ^= secret[KVC__XXH_MERGE + a];
+		uint64_t h = kvc__fold128(acc, __shfl_xor_sync(KVC__FULL_WARP, acc, 1));
+		h += __shfl_xor_sync(KVC__FULL_WARP, h, 2);
+		h += __shfl_xor_sync(KVC__FULL_WARP, h, 4);
+		h = kvc__xxh3_avalanche(h + p.length_term);
+		char *record = real && a == 0 ? records[row] : NULL;
+		if (record)
+			asm volatile("red.global.add.u64 [%0], %1;" ::"l"(record + 24),
+			             "l"(kvc__splitmix64(h + (is_v ? p.v_term : p.k_term))) : "memory");
 	}
 };
 
-// One lane's part in a row.
-struct RowLane {
-	uint32_t token;
-	int64_t slot;
-	int h, l; // head of the first unit, lane of the head
-	bool is_v, live, stored;
-};
-
-template <int D, int ELEMENT, bool STREAM>
-static __device__ __forceinline__ void load_unit(
-        const kvc__rope_params &p, const RowLane &row, int u, Words *lo, Words *hi)
+// Those who end the hashes wait here for the others, who go on.
+static __device__ __forceinline__ void row_barrier(const kvc__rope_params &p, bool waits)
 {
-	int h = row.h + u * Layout<D>::HEADS;
-	if (!row.live || h >= p.kv_heads)
-		return;
-	const char *in = element_at(row.is_v ? p.v : p.k, row.token, h, 16 * row.l);
-	*lo = load<STREAM>(in);
-	*hi = load<STREAM>(in + D);
+	if (waits)
+		asm volatile("bar.sync 1, %0;" ::"r"(p.row_threads) : "memory");
+	else
+		asm volatile("bar.arrive 1, %0;" ::"r"(p.row_threads) : "memory");
 }
 
-// Rotate and store a unit; what it adds to the accumulators.
-template <int D, int ELEMENT, bool STREAM>
-static __device__ __forceinline__ kvc__xxh3_pair put_unit(const kvc__rope_params &p,
-        const RowLane &row, int u, Words lo, Words hi, const float *c, const float *s,
-        const Secret &secret)
+// ---- the kernel ----
+
+template <int D, int ELEMENT, bool FP8, bool STREAM, bool TABLE, bool STAMP>
+static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p, Stamp *stamp)
 {
-	kvc__xxh3_pair part = { 0, 0 };
-	int h = row.h + u * Layout<D>::HEADS;
-	if (!row.live || h >= p.kv_heads)
-		return part;
-	if (!row.is_v) {
-		rotate<ELEMENT>(lo, hi, c, s);
-		if (p.k_out.data) {
-			char *out = element_at(p.k_out, row.token, h, 16 * row.l);
-			store<STREAM>(out, lo);
-			store<STREAM>(out + D, hi);
-		}
+	constexpr int WIDTH = FP8 ? 1 : 2; // bytes of a pool's element
+	bool in_row = false;
+	Piece at;
+	if constexpr (STAMP)
+		at = piece_of_set<D, TABLE>(p, &in_row);
+	else
+		at = TABLE ? piece_by_number<D>(p) : piece_of_token<D>(p);
+	if (TABLE && !in_row && !at.valid)
+		return;
+	at = or_the_first(at);
+	const kvc__rows &outs = p.rows[KVC__Q_OUT + at.kind], &pools = p.rows[KVC__K_OUT + at.kind];
+	const char *in = at_row(p.rows[at.kind], at.token, at.head, 16 * at.l);
+	char *out = at_row(outs, at.token, at.head, 16 * at.l);
+	char *pool = at_row(pools, 0, at.head, WIDTH * 8 * at.l);
+	const char *position_at = plus(p.positions.data, at.token, (uint32_t)p.positions.stride);
+	const char *slot_at = plus(p.slots.data, at.token, (uint32_t)p.slots.stride);
+	const char *table = (const char *)(p.cos_sin + at.l * 8);
+	bool has_out = at.valid && at.kind != KVC__V && outs.data;
+	bool has_pool = at.valid && at.kind != KVC__Q;
+	// No address has its topmost bit set: so all of them are made here, and not after the wait.
+	if ((int64_t)((uint64_t)in ^ (uint64_t)out ^ (uint64_t)pool ^ (uint64_t)position_at ^
+	              (uint64_t)slot_at ^ (uint64_t)table) < 0)
+		return;
+	bool starts = STAMP && (in_row || !TABLE); // whole blocks
+	if (starts)
+		stamp->start();
+	kvc__wait_for_previous();
+	kvc__release_next(); // its launch overlaps with this kernel's run: all work before is done
+	Words lo = load<STREAM>(in), hi = load<STREAM>(in + D);
+	Index position = load_index(position_at, p.positions.is_64);
+	Index slot = load_index(slot_at, p.slots.is_64);
+	__syncwarp(); // all loads are under way before the first is waited for
+	Keys keys;
+	if (starts) {
+		Stamp::end_start();
+		__syncthreads();
+		if (!STREAM && in_row)
+			keys = stamp->keys<D>(p, at);
 	}
-	if (row.stored) {
-		char *out = element_at(row.is_v ? p.v_pool : p.k_pool, row.slot, h, 16 * row.l);
+	float c[8], s[8];
+	if constexpr (!TABLE) {
+		__shared__ Angles<D> angles;
+		angles.compute(p);
+		angles.get(at, c, s);
+	}
+
+	bool live = KVC__MOVES_ONLY || (position.high == 0) & (position.low < (uint32_t)p.position_count);
+	bool stored = has_pool & live;
+	if (!KVC__MOVES_ONLY)
+		stored &= (slot.high == 0) & (slot.low < (uint32_t)p.slot_count) &
+		          (slot.low != (uint32_t)p.reserved_slot);
+	if (p.duplicate_scratch && stored)
+		stored = p.duplicate_scratch[slot.low] == INT32_MAX - (int32_t)at.token;
+	if (in_row && (stored & (at.head == 0) & (at.l == 0)))
+		stamp->take(p, at, slot.low);
+	if (live & (at.kind != KVC__V)) {
+		if constexpr (TABLE)
+			load_angles<D>(plus(table, position.low, (uint32_t)p.cos_sin_row_stride * 4), c, s);
+		rotate<ELEMENT>(lo, hi, c, s);
+	}
+	// The hashes are ended by the last warps, which had V and no angles to wait for.
+	int finisher = (int)threadIdx.x - (p.row_threads - ((p.stamp_rows * 8 + 31) & ~31));
+	if (in_row) {
+		if (STREAM) // later: fewer registers
+			keys = stamp->keys<D>(p, at);
+		stamp->add(threadIdx.x, stored, lo, hi, keys);
+		if (finisher < 0)
+			row_barrier(p, false);
+	}
+	if (has_out & live) {
 		store<STREAM>(out, lo);
 		store<STREAM>(out + D, hi);
 	}
-	if (KVC__MOVES_ONLY)
-		return part;
-	// The last stripe of the whole row has a key of its own.
-	int stripe = (h * D * 2 + row.l * 16) / 64, end = p.kv_heads * D / 32 - 1, piece = row.l % 4 * 2;
-	const uint64_t *key = stripe == end ? secret.last : secret.stripe + stripe % 16;
-	part.add(make_uint4(lo.w[0], lo.w[1], lo.w[2], lo.w[3]), key + piece);
-	stripe += D / 64;
-	key = stripe == end ? secret.last : secret.stripe + stripe % 16;
-	part.add(make_uint4(hi.w[0], hi.w[1], hi.w[2], hi.w[3]), key + piece);
-	return part;
-}
-
-// Sum over the lanes of a row that have the same piece.
-static __device__ __forceinline__ void gather_row(const kvc__rope_params &p, kvc__xxh3_pair &part)
-{
-#pragma unroll
-	for (int step = 4; step < 32; step *= 2)
-		if (!KVC__MOVES_ONLY && step < p.row_lanes) {
-			part.a += __shfl_xor_sync(KVC__FULL_WARP, part.a, step);
-			part.b += __shfl_xor_sync(KVC__FULL_WARP, part.b, step);
-		}
-}
-
-static __device__ __forceinline__ void add_share(
-        const kvc__rope_params &p, const RowLane &row, uint64_t share)
-{
-	if (row.stored && row.h == 0 && row.l == 0)
-		atomicAdd((unsigned long long *)((char *)p.records + row.slot * p.record_stride + 24),
-		        (unsigned long long)share);
-}
-
-// A row of any number of units, by whole warps.
-template <int D, int ELEMENT, bool STREAM>
-static __device__ __forceinline__ void stamp_row(const kvc__rope_params &p, const RowLane &row,
-        Words (&lo)[2], Words (&hi)[2], const float *c, const float *s, const Secret &secret)
-{
-	int piece = row.l % 4 * 2;
-	kvc__xxh3_pair sum;
-	sum.start(row.l);
-	for (int u = 0; u < p.row_units; u += 2) {
-		if (u > 0) {
-			load_unit<D, ELEMENT, STREAM>(p, row, u, &lo[0], &hi[0]);
-			load_unit<D, ELEMENT, STREAM>(p, row, u + 1, &lo[1], &hi[1]);
-		}
-#pragma unroll
-		for (int i = 0; i < 2; i++) {
-			if (u + i >= p.row_units)
-				break;
-			kvc__xxh3_pair part = put_unit<D, ELEMENT, STREAM>(
-			        p, row, u + i, lo[i], hi[i], c, s, secret);
-			gather_row(p, part);
-			if (u + i > 0)
-				sum.scramble(secret.stripe + 16 + piece);
-			sum.a += part.a, sum.b += part.b;
-		}
-	}
-	uint64_t hash = sum.finish((int64_t)p.kv_heads * D * 2, secret.merge + piece);
-	add_share(p, row, kvc__fingerprint_share(hash, row.is_v ? p.v_id : p.k_id));
-}
-
-// The K and the V row of a token, a unit each, by the same lanes: both are on their way at once.
-template <int D, int ELEMENT, bool STREAM>
-static __device__ __forceinline__ void stamp_both(const kvc__rope_params &p, RowLane row,
-        Words (&lo)[2], Words (&hi)[2], const float *c, const float *s, const Secret &secret)
-{
-	uint64_t share = 0;
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		row.is_v = i == 1;
-		kvc__xxh3_pair sum, part = put_unit<D, ELEMENT, STREAM>(
-		                            p, row, 0, lo[i], hi[i], c, s, secret);
-		gather_row(p, part);
-		sum.start(row.l);
-		sum.a += part.a, sum.b += part.b;
-		share += kvc__fingerprint_share(sum.finish((int64_t)p.kv_heads * D * 2,
-		                                        secret.merge + row.l % 4 * 2),
-		        i == 0 ? p.k_id : p.v_id);
-	}
-	add_share(p, row, share);
-}
-
-template <int D, int ELEMENT, bool STREAM, bool TABLE>
-static __device__ __forceinline__ void rope_stamp(const kvc__rope_params &p)
-{
-	typedef Layout<D> L;
-	constexpr int GROUP = TABLE ? KVC__STAMP_GROUP : KVC__STAMP_GROUP_COMPUTED;
-	constexpr int Q_HEADS = STREAM ? KVC__STAMP_Q_HEADS : 1; // of a lane, of one token
-	__shared__ Secret secret;
-	uint32_t set = TABLE && p.parts > 1 ? __umulhi(blockIdx.x, p.parts_magic) : blockIdx.x;
-	int group = TABLE ? (int)(blockIdx.x - set * p.parts) : (int)(threadIdx.x / GROUP);
-	int lane = threadIdx.x % GROUP;
-	bool has_row = group == 0, is_v = false;
-	int local, h, l = lane % L::LANES;
-	if (has_row) {
-		int row = lane / p.row_lanes;
-		is_v = p.row_apart && row % 2;
-		local = p.row_apart ? row / 2 : row;
-		h = lane % p.row_lanes / L::LANES;
-	} else {
-		uint32_t heads = (uint32_t)((group - 1) * GROUP + lane) / L::LANES;
-		local = p.q_parts == 1 ? (int)heads : (int)__umulhi(heads, p.heads_magic);
-		h = (int)heads - local * p.q_parts;
-	}
-	uint32_t token = set * p.block_tokens + local;
-	bool valid = local < p.block_tokens && token < p.token_count;
-
-	if (has_row || !TABLE)
-		secret.load(p);
-	if (TABLE && has_row)
-		__syncthreads();
-	begin(p);
-	int64_t position = 0, slot = 0;
-	if (valid) {
-		position = index_at(p.positions, token);
-		slot = index_at(p.slots, token);
-	}
-	Words lo[2], hi[2];
-	RowLane row = { token, slot, h, l, is_v, valid, false };
-	bool both = STREAM && p.v.data && !p.row_apart;
-	if (has_row) {
-		load_unit<D, ELEMENT, STREAM>(p, row, 0, &lo[0], &hi[0]);
-		row.is_v = is_v || both;
-		load_unit<D, ELEMENT, STREAM>(p, row, both ? 0 : 1, &lo[1], &hi[1]);
-		row.is_v = is_v;
-	} else if (valid) {
-#pragma unroll
-		for (int i = 0; i < Q_HEADS; i++)
-			if (h + i * p.q_parts < p.q_heads) {
-				const char *in = element_at(p.q, token, h + i * p.q_parts, 16 * l);
-				lo[i] = load<STREAM>(in);
-				hi[i] = load<STREAM>(in + D);
-			}
-	}
-	const float *shared_c = NULL, *shared_s = NULL;
-	if constexpr (!TABLE) {
-		__shared__ Shared<D> shared;
-		shared.compute(p);
-		shared_c = shared.c[valid ? local : 0], shared_s = shared.s[valid ? local : 0];
-	}
-	Verdict verdict = { true, true };
-	if (valid)
-		verdict = judge(p, token, position, slot);
-	float c[8], s[8];
-	if (!is_v)
-		angles<D, TABLE>(p, position, verdict.idle, l, shared_c, shared_s, c, s);
-	if (has_row) {
-		row.live = !verdict.idle;
-		row.stored = !verdict.skipped;
-		if (both)
-			stamp_both<D, ELEMENT, STREAM>(p, row, lo, hi, c, s, secret);
-		else
-			stamp_row<D, ELEMENT, STREAM>(p, row, lo, hi, c, s, secret);
-	} else if (!verdict.idle) {
-#pragma unroll
-		for (int i = 0; i < Q_HEADS; i++)
-			if (h + i * p.q_parts < p.q_heads) {
-				rotate<ELEMENT>(lo[i], hi[i], c, s);
-				char *out = element_at(p.q_out, token, h + i * p.q_parts, 16 * l);
-				store<STREAM>(out, lo[i]);
-				store<STREAM>(out + D, hi[i]);
-			}
+	if (stored)
+		store_pool<D, ELEMENT, FP8, STREAM>((char *)plus(pool, slot.low, (uint32_t)pools.row_stride),
+		        lo, hi, p.pool_element, at.kind == KVC__V ? p.v_scale : p.k_scale);
+	if (in_row && finisher >= 0) {
+		row_barrier(p, true);
+		stamp->finish(p, finisher / 8, finisher % 8);
 	}
 }
 
-// ---- the general kernel: a block a token, an element a thread and step ----
-
-static __device__ float general_load(int element, const char *at)
-{
-	if (element == KVC__ELEMENT_F32) {
-		float value;
-		memcpy(&value, at, sizeof value);
-		return value;
-	}
-	uint16_t raw;
-	memcpy(&raw, at, sizeof raw);
-	return element == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16(raw) : kvc__f32_from_f16(raw);
-}
-
-// Element 'at' of a head: the rotated value, rounded once.
-static __device__ uint32_t general_round(int element, float value)
-{
-	return element == KVC__ELEMENT_F32    ? kvc__f32_canonical(value)
-	        : element == KVC__ELEMENT_BF16 ? kvc__bf16_from_f32(value)
-	                                       : kvc__f16_from_f32(value);
-}
-
-static __device__ uint32_t general_raw(int element, const char *at)
-{
-	uint32_t raw = 0;
-	memcpy(&raw, at, element == KVC__ELEMENT_F32 ? 4 : 2);
-	return raw;
-}
-
-static __device__ float general_widen(int element, uint32_t raw)
-{
-	return element == KVC__ELEMENT_F32     ? kvc__float_of(raw)
-	        : element == KVC__ELEMENT_BF16 ? kvc__f32_from_bf16((uint16_t)raw)
-	                                       : kvc__f32_from_f16((uint16_t)raw);
-}
-
-// Where the elements of one head go, and as what.
-struct Target {
-	char *out, *pool;
-	int element, pool_element;
-	float scale;
-};
-
-static __device__ void general_store(const Target &target, int at, uint32_t raw)
-{
-	int width = target.element == KVC__ELEMENT_F32 ? 4 : 2;
-	if (target.out)
-		memcpy(target.out + (int64_t)at * width, &raw, width);
-	if (!target.pool)
-		return;
-	if (target.pool_element == target.element)
-		memcpy(target.pool + (int64_t)at * width, &raw, width);
-	else if (target.pool_element == KVC__ELEMENT_E4M3)
-		target.pool[at] = (char)kvc__e4m3_scaled(general_widen(target.element, raw), target.scale);
-	else
-		target.pool[at] = (char)kvc__e5m2_scaled(general_widen(target.element, raw), target.scale);
-}
-
-// One head by one warp. c, s: shared memory.
-static __device__ void general_head(const kvc__rope_params &p, const Target &target, const char *in,
-        int dim, int offset, const float *c, const float *s)
-{
-	int half = p.rotary_dim / 2, width = target.element == KVC__ELEMENT_F32 ? 4 : 2;
-	for (int i = threadIdx.x % 32; i < half; i += 32) {
-		int first = offset + (p.interleaved ? 2 * i : i);
-		int second = p.interleaved ? first + 1 : first + half;
-		float x1 = general_load(target.element, in + (int64_t)first * width);
-		float x2 = general_load(target.element, in + (int64_t)second * width);
-		general_store(target, first, general_round(target.element, x1 * c[i] - x2 * s[i]));
-		general_store(target, second, general_round(target.element, x1 * s[i] + x2 * c[i]));
-	}
-	for (int at = threadIdx.x % 32; at < dim; at += 32)
-		if (at < offset || at >= offset + p.rotary_dim)
-			general_store(target, at, general_raw(target.element, in + (int64_t)at * width));
-}
-
-// Does this thread see a NaN or infinity in its share of the rows?
-static __device__ bool general_nonfinite(
-        const kvc__rope_params &p, const kvc__rows &rows, int64_t token)
-{
-	int width = p.element == KVC__ELEMENT_F32 ? 4 : 2;
-	bool found = false;
-	for (int i = threadIdx.x; rows.data && i < p.kv_heads * p.kv_dim; i += blockDim.x) {
-		const char *at = element_at(rows, token, i / p.kv_dim, i % p.kv_dim * width);
-		found = found || !isfinite(general_load(p.element, at));
-	}
-	return found;
-}
-
-// The covered bytes of one pool row, one after the other.
-struct RowBytes {
-	const char *first;
-	int64_t head_stride;
-	int dim_bytes, head_bytes, part_bytes; // part_bytes = head_bytes with full coverage
-
-	__device__ uint8_t byte(int at) const
-	{
-		int64_t i = (int64_t)(at / part_bytes) * head_bytes + at % part_bytes;
-		return (uint8_t)first[i / dim_bytes * head_stride + i % dim_bytes];
-	}
-	__device__ uint64_t word(int at) const
-	{
-		uint64_t word = 0;
-		for (int i = 0; i < 8; i++)
-			word |= (uint64_t)byte(at + i) << 8 * i;
-		return word;
-	}
-	__device__ uint4 piece(int64_t at) const
-	{
-		uint64_t a = word((int)at), b = word((int)at + 8);
-		return make_uint4((uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32));
-	}
-};
-
-// Add the share of the row at 'slot'. A whole warp.
-static __device__ void general_stamp(
-        const kvc__rope_params &p, const kvc__rows &pool, int64_t slot, uint64_t id)
-{
-	int width = p.pool_element == KVC__ELEMENT_F32 ? 4 : p.pool_element < KVC__ELEMENT_E4M3 ? 2 : 1;
-	int dim_bytes = p.kv_dim * width, row_bytes = p.kv_heads * dim_bytes;
-	int head = (int)p.stamp_head_bytes;
-	int part = p.coverage == KVC_COVERAGE_ALL ? head : head < 16 ? head : 16;
-	RowBytes bytes = { pool.data + slot * pool.row_stride, pool.head_stride, dim_bytes, head, part };
-	int n = row_bytes / head * part, lane = threadIdx.x % 32;
-	uint64_t hash;
-	if (n <= KVC__XXH_SHORT) {
-		hash = lane == 0 ? kvc__xxh3_short(bytes, n) : 0;
-	} else {
-		kvc__xxh3_lane secret;
-		secret.load(lane);
-		hash = kvc__xxh3_long(bytes, n, secret, lane);
-	}
-	if (lane == 0)
-		atomicAdd((unsigned long long *)((char *)p.records + slot * p.record_stride + 24),
-		        (unsigned long long)kvc__fingerprint_share(hash, id));
-}
-
-static __device__ void general_angles(
-        const kvc__rope_params &p, const double *inv_freq, int64_t position, float *c, float *s)
-{
-	int half = p.rotary_dim / 2;
-	for (int i = threadIdx.x; i < half; i += blockDim.x) {
-		if (p.cos_sin) {
-			c[i] = p.cos_sin[position * p.cos_sin_row_stride + i];
-			s[i] = p.cos_sin[position * p.cos_sin_row_stride + half + i];
-		} else {
-			angle(p, position, inv_freq[i], &c[i], &s[i]);
-		}
-	}
-}
-
-KVC__KERNEL void __launch_bounds__(128) kvc_rope_general(const __grid_constant__ kvc__rope_params p)
-{
-	__shared__ float c[KVC__ROPE_PAIRS_LARGE], s[KVC__ROPE_PAIRS_LARGE];
-	int64_t token = blockIdx.x;
-	int64_t position = index_at(p.positions, token), slot = index_at(p.slots, token);
-	Verdict verdict = judge(p, token, position, slot);
-	if (verdict.idle)
-		return;
-	if (p.check_finite && !verdict.skipped) {
-		bool bad = general_nonfinite(p, p.k, token) || general_nonfinite(p, p.v, token);
-		if (__syncthreads_or(bad)) {
-			verdict.skipped = true;
-			if (threadIdx.x == 0) {
-				kvc__report_row(p.report, KVC_REPORT_NONFINITE, token);
-				if (p.report) // the report kernel counts it as written
-					kvc__report_add(&p.report->rows_written, -1);
-			}
-		}
-	}
-	general_angles(p, (const double *)((const char *)&p + offsetof(kvc__rope_params, inv_freq)),
-	        position, c, s);
-	__syncthreads();
-	int heads = p.q_heads + 2 * p.kv_heads, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-	for (int h = warp; h < heads; h += warps) {
-		Target target = { NULL, NULL, p.element, p.element, 1.0f };
-		if (h < p.q_heads) {
-			if (!p.q_out.data)
-				continue;
-			target.out = element_at(p.q_out, token, h, 0);
-			general_head(p, target, element_at(p.q, token, h, 0), p.q_dim, p.q_rotary_offset, c, s);
-			continue;
-		}
-		bool is_v = h >= p.q_heads + p.kv_heads;
-		int kv = h - p.q_heads - (is_v ? p.kv_heads : 0);
-		const kvc__rows &in = is_v ? p.v : p.k, &pool = is_v ? p.v_pool : p.k_pool;
-		if (!in.data)
-			continue;
-		target.pool_element = p.pool_element;
-		target.scale = is_v ? p.v_scale : p.k_scale;
-		if (!verdict.skipped)
-			target.pool = element_at(pool, slot, kv, 0);
-		if (!is_v && p.k_out.data)
-			target.out = element_at(p.k_out, token, kv, 0);
-		if (!target.out && !target.pool)
-			continue;
-		const char *from = element_at(in, token, kv, 0);
-		if (is_v) {
-			for (int at = threadIdx.x % 32; at < p.kv_dim; at += 32)
-				general_store(target, at, general_raw(p.element,
-				        from + (int64_t)at * (p.element == KVC__ELEMENT_F32 ? 4 : 2)));
-		} else {
-			general_head(p, target, from, p.kv_dim, p.rotary_offset, c, s);
-		}
-	}
-	if (!p.records || verdict.skipped)
-		return;
-	__syncthreads();
-	if (warp == 0)
-		general_stamp(p, p.k_pool, slot, p.k_id);
-	else if (warp == 1 && p.v.data)
-		general_stamp(p, p.v_pool, slot, p.v_id);
-}
-
-// ---- around the main kernel: duplicates and the report ----
-
-static __device__ bool claims(const kvc__rope_params &p, int64_t token, int64_t *slot)
-{
-	*slot = index_at(p.slots, token);
-	int64_t position = index_at(p.positions, token);
-	return *slot >= 0 && *slot != p.reserved_slot && *slot < p.slot_count && position >= 0 &&
-	       position < p.position_count;
-}
-
-// The lowest token on each slot leaves the largest mark.
-KVC__KERNEL void kvc_rope_claim(const __grid_constant__ kvc__rope_params_small small)
-{
-	const kvc__rope_params &p = (const kvc__rope_params &)small;
-	int64_t token = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, slot;
-	if (token < p.token_count && claims(p, token, &slot))
-		atomicMax(&p.duplicate_scratch[slot], INT32_MAX - (int32_t)token);
-}
-
-KVC__KERNEL void kvc_rope_unclaim(const __grid_constant__ kvc__rope_params_small small)
-{
-	const kvc__rope_params &p = (const kvc__rope_params &)small;
-	int64_t token = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, slot;
-	if (token < p.token_count && claims(p, token, &slot))
-		p.duplicate_scratch[slot] = 0;
-}
-
-KVC__KERNEL void kvc_rope_report(const __grid_constant__ kvc__rope_params_small small)
-{
-	const kvc__rope_params &p = (const kvc__rope_params &)small;
-	int64_t token = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, slot;
-	bool written = false, skipped = false;
-	if (token < p.token_count) {
-		int64_t position = index_at(p.positions, token);
-		written = claims(p, token, &slot);
-		skipped = slot < 0 || slot == p.reserved_slot;
-		if (!skipped && slot >= p.slot_count)
-			kvc__report_row(p.report, KVC_REPORT_SLOT_RANGE, token);
-		if (!skipped && (position < 0 || position >= p.position_count))
-			kvc__report_row(p.report, KVC_REPORT_POSITION_RANGE, token);
-		if (written && p.duplicate_scratch &&
-		        p.duplicate_scratch[slot] != INT32_MAX - (int32_t)token) {
-			written = false;
-			kvc__report_row(p.report, KVC_REPORT_SLOT_DUPLICATE, token);
-		}
-	}
-	int64_t rows = __popc(__ballot_sync(KVC__FULL_WARP, written));
-	int64_t skips = __popc(__ballot_sync(KVC__FULL_WARP, skipped));
-	if (threadIdx.x % 32 == 0) {
-		if (rows)
-			kvc__report_add(&p.report->rows_written, rows);
-		if (skips)
-			kvc__report_add(&p.report->rows_skipped, skips);
-	}
-}
+// Where bytes are streamed, stamping kernels are to have as many lanes resident as plain ones.
+#define STAMP_REGISTERS(STREAM, TABLE) (STREAM && TABLE ? 40 : 64)
 
 // ---- names that the host looks up ----
 
-#define FAST(NAME, D, ELEMENT, FP8, STREAM, TABLE) \
-	KVC__KERNEL void NAME(const __grid_constant__ kvc__rope_params_small p) \
+#define PLAIN(NAME, D, ELEMENT, FP8, STREAM, TABLE, LAST) \
+	KVC__KERNEL void __launch_bounds__(TABLE ? KVC__ROPE_THREADS : 1024, TABLE ? KVC__ROPE_BLOCKS : 1) NAME( \
+	        const __grid_constant__ kvc__rope_params_head<offsetof(kvc__rope_params, LAST)> p) \
 	{ \
-		rope_fast<D, ELEMENT, FP8, STREAM, TABLE>((const kvc__rope_params &)p); \
+		rope_fast<D, ELEMENT, FP8, STREAM, TABLE, false>(p.all(), NULL); \
 	}
-#define STAMP(NAME, D, ELEMENT, STREAM, TABLE) \
-	KVC__KERNEL void __launch_bounds__(TABLE ? KVC__STAMP_GROUP : 1024, TABLE ? KVC__STAMP_BLOCKS : 1) NAME( \
-	        const __grid_constant__ kvc__rope_params_small p) \
+#define STAMPED(NAME, D, ELEMENT, STREAM, TABLE, LAST) \
+	KVC__KERNEL void __maxnreg__(STAMP_REGISTERS(STREAM, TABLE)) NAME( \
+	        const __grid_constant__ kvc__rope_params_head<offsetof(kvc__rope_params, LAST)> p) \
 	{ \
-		rope_stamp<D, ELEMENT, STREAM, TABLE>((const kvc__rope_params &)p); \
+		extern __shared__ char shared[]; \
+		rope_fast<D, ELEMENT, false, STREAM, TABLE, true>(p.all(), (Stamp *)shared); \
 	}
 
 // s: bytes are streamed; t: with a table.
 #define FAMILY(TAG, ELEMENT, D) \
-	FAST(kvc_rope_##TAG##_##D##_t, D, ELEMENT, false, false, true) \
-	FAST(kvc_rope_##TAG##_##D##_s_t, D, ELEMENT, false, true, true) \
-	FAST(kvc_rope_##TAG##_##D, D, ELEMENT, false, false, false) \
-	FAST(kvc_rope_##TAG##_##D##_s, D, ELEMENT, false, true, false) \
-	FAST(kvc_rope_##TAG##_fp8_##D##_t, D, ELEMENT, true, false, true) \
-	FAST(kvc_rope_##TAG##_fp8_##D##_s_t, D, ELEMENT, true, true, true) \
-	FAST(kvc_rope_##TAG##_fp8_##D, D, ELEMENT, true, false, false) \
-	FAST(kvc_rope_##TAG##_fp8_##D##_s, D, ELEMENT, true, true, false) \
-	STAMP(kvc_rope_stamp_##TAG##_##D##_t, D, ELEMENT, false, true) \
-	STAMP(kvc_rope_stamp_##TAG##_##D##_s_t, D, ELEMENT, true, true) \
-	STAMP(kvc_rope_stamp_##TAG##_##D, D, ELEMENT, false, false) \
-	STAMP(kvc_rope_stamp_##TAG##_##D##_s, D, ELEMENT, true, false)
+	PLAIN(kvc_rope_##TAG##_##D##_t, D, ELEMENT, false, false, true, inv_freq) \
+	PLAIN(kvc_rope_##TAG##_##D##_s_t, D, ELEMENT, false, true, true, inv_freq) \
+	PLAIN(kvc_rope_##TAG##_##D, D, ELEMENT, false, false, false, inv_freq_rest) \
+	PLAIN(kvc_rope_##TAG##_##D##_s, D, ELEMENT, false, true, false, inv_freq_rest) \
+	PLAIN(kvc_rope_##TAG##_fp8_##D##_t, D, ELEMENT, true, false, true, inv_freq) \
+	PLAIN(kvc_rope_##TAG##_fp8_##D##_s_t, D, ELEMENT, true, true, true, inv_freq) \
+	PLAIN(kvc_rope_##TAG##_fp8_##D, D, ELEMENT, true, false, false, inv_freq_rest) \
+	PLAIN(kvc_rope_##TAG##_fp8_##D##_s, D, ELEMENT, true, true, false, inv_freq_rest) \
+	STAMPED(kvc_rope_stamp_##TAG##_##D##_t, D, ELEMENT, false, true, inv_freq) \
+	STAMPED(kvc_rope_stamp_##TAG##_##D##_s_t, D, ELEMENT, true, true, inv_freq) \
+	STAMPED(kvc_rope_stamp_##TAG##_##D, D, ELEMENT, false, false, inv_freq_rest) \
+	STAMPED(kvc_rope_stamp_##TAG##_##D##_s, D, ELEMENT, true, false, inv_freq_rest)
 
 FAMILY(bf16, KVC__ELEMENT_BF16, 64)
 FAMILY(bf16, KVC__ELEMENT_BF16, 128)

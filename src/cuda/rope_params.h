@@ -6,12 +6,15 @@
 
 #include "cpu/rope.h"
 
-/* Frequencies that fit in the parameters of the common kernels; wider rotations pay for more. */
+/* Frequencies that fit in the parameters of the fast kernels; wider rotations pay for more. */
 #define KVC__ROPE_PAIRS_SMALL 64
 #define KVC__ROPE_PAIRS_LARGE (KVC_ROTARY_DIM_MAX / 2)
 
+/* Tensors by number: what goes in, where it goes (V: nowhere), its pool (Q: none). */
+enum { KVC__Q, KVC__K, KVC__V, KVC__Q_OUT, KVC__K_OUT, KVC__K_POOL, KVC__V_POOL, KVC__TENSORS };
+
 struct kvc__rope_params {
-	struct kvc__rows q, k, v, q_out, k_out, k_pool, v_pool;
+	struct kvc__rows rows[KVC__TENSORS];
 	struct kvc__indices positions, slots;
 	int64_t token_count;
 	int64_t position_count;
@@ -34,27 +37,31 @@ struct kvc__rope_params {
 	int32_t q_rotary_offset, rotary_offset;
 	int32_t element, pool_element; /* enum kvc__element */
 	float k_scale, v_scale;
-	int32_t parts;        /* fast kernels: warps a token; stamping: groups a set */
-	int32_t block_tokens; /* whole tokens a block (without a table) or set (stamping) */
-	int32_t row_lanes;    /* stamping: lanes that have a row, */
-	int32_t row_units;    /* and how often each gets a part of it; */
-	int32_t row_apart;    /* other lanes have the row of V; else the same, or there is none */
-	int32_t q_parts;      /* heads of q a token, by how many of them a lane takes */
-	uint32_t parts_magic; /* ceil(2^32 / parts) */
-	uint32_t heads_magic; /* the same for heads a token */
-	int32_t programmatic; /* launched so that it may start early: it waits by itself */
-	uint64_t secret[40];  /* stamping: that of XXH3, as struct Secret in rope.cu */
-	/* Both arrays are one: [256] frequencies, of which the common kernels get the first 64. */
+	/* Fast kernels: ceil(2^32 / heads), of all heads or (stamping) of q. */
+	uint32_t heads_magic;
+	int32_t parts;        /* with angles to compute: warps a token */
+	int32_t block_tokens; /* whole tokens a block (with angles to compute) or set (stamping) */
+	/* Stamping: lanes of a row of K or V, padded, and log2 of that (31 if a set has one token); lanes of
+	 * a set's rows of K, and again of V; threads that have both, and fill up the last warp. */
+	uint32_t row_lanes, row_shift, kind_lanes, row_threads;
+	/* Stamping with a table: as piece_of_set() says. */
+	uint32_t chunk_tokens, chunk_row_blocks, chunk_blocks;
+	int32_t stamp_rows;      /* of K and V of a set */
+	uint64_t length_term;    /* what the length of a row adds to its hash, */
+	uint64_t k_term, v_term; /* and what the ids add to it then */
+	/* Both arrays are one: [256] frequencies, of which the fast kernels get the first 64. */
 	double inv_freq[KVC__ROPE_PAIRS_SMALL];
 	double inv_freq_rest[KVC__ROPE_PAIRS_LARGE -
-	                     KVC__ROPE_PAIRS_SMALL]; /* large kernels only */
+	                     KVC__ROPE_PAIRS_SMALL]; /* of the general kernel only */
 };
 
-/* Threads of a group of the stamping kernels: with a table, and computing angles; blocks of the first
- * that are resident at once. */
-#define KVC__STAMP_GROUP 128
-#define KVC__STAMP_GROUP_COMPUTED 64
-#define KVC__STAMP_Q_HEADS 2 /* of a lane, where bytes are streamed */
-#define KVC__STAMP_BLOCKS 8
+/* Threads of a block of the fast kernels with a table, and how many blocks are to be resident at once. */
+#define KVC__ROPE_THREADS 128
+#define KVC__ROPE_BLOCKS (1536 / KVC__ROPE_THREADS)
+/* Most tokens of a block that computes angles. */
+#define KVC__ROPE_TOKENS 8
+/* Stamping: threads that have the rows of a set, unless one token's are more; and most rows. */
+#define KVC__STAMP_THREADS 128
+#define KVC__STAMP_ROWS (KVC__STAMP_THREADS / 8)
 
 #endif

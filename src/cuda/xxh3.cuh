@@ -25,25 +25,28 @@
 #define KVC__PRIME64_4 0x85EBCA77C2B2AE63ull
 #define KVC__PRIME64_5 0x27D4EB2F165667C5ull
 
-// The default secret, 192 bytes, as little-endian words.
-static __device__ const uint64_t kvc__xxh_secret[24] = {
+// In little-endian words: the default secret, 192 bytes; then those parts of it that begin between words, for an
+// input's last stripe (from byte 121) and for merging the accumulators (from byte 11); then what the
+// accumulators start from.
+#define KVC__XXH_LAST 24
+#define KVC__XXH_MERGE 32
+#define KVC__XXH_START 40
+#define KVC__XXH_CONSTANTS 48
+#define kvc__xxh_last (kvc__xxh_secret + KVC__XXH_LAST)
+#define kvc__xxh_merge (kvc__xxh_secret + KVC__XXH_MERGE)
+static __device__ const __align__(16) uint64_t kvc__xxh_secret[KVC__XXH_CONSTANTS] = {
 	0xBE4BA423396CFEB8ull, 0x1CAD21F72C81017Cull, 0xDB979083E96DD4DEull, 0x1F67B3B7A4A44072ull,
 	0x78E5C0CC4EE679CBull, 0x2172FFCC7DD05A82ull, 0x8E2443F7744608B8ull, 0x4C263A81E69035E0ull,
 	0xCB00C391BB52283Cull, 0xA32E531B8B65D088ull, 0x4EF90DA297486471ull, 0xD8ACDEA946EF1938ull,
 	0x3F349CE33F76FAA8ull, 0x1D4F0BC7C7BBDCF9ull, 0x3159B4CD4BE0518Aull, 0x647378D9C97E9FC8ull,
 	0xC3EBD33483ACC5EAull, 0xEB6313FAFFA081C5ull, 0x49DAF0B751DD0D17ull, 0x9E68D429265516D3ull,
 	0xFCA1477D58BE162Bull, 0xCE31D07AD1B8F88Full, 0x280416958F3ACB45ull, 0x7E404BBBCAFBD7AFull,
-};
-
-// The parts of it that begin between words: for an input's last stripe (from byte 121), and for
-// merging the accumulators (from byte 11).
-static __device__ const uint64_t kvc__xxh_last[8] = {
 	0xEA647378D9C97E9Full, 0xC5C3EBD33483ACC5ull, 0x17EB6313FAFFA081ull, 0xD349DAF0B751DD0Dull,
 	0x2B9E68D429265516ull, 0x8FFCA1477D58BE16ull, 0x45CE31D07AD1B8F8ull, 0xAF280416958F3ACBull,
-};
-static __device__ const uint64_t kvc__xxh_merge[8] = {
 	0x6DD4DE1CAD21F72Cull, 0xA44072DB979083E9ull, 0xE679CB1F67B3B7A4ull, 0xD05A8278E5C0CC4Eull,
 	0x4608B82172FFCC7Dull, 0x9035E08E2443F774ull, 0x52283C4C263A81E6ull, 0x65D088CB00C391BBull,
+	KVC__PRIME32_3, KVC__PRIME64_1, KVC__PRIME64_2, KVC__PRIME64_3,
+	KVC__PRIME64_4, KVC__PRIME32_2, KVC__PRIME64_5, KVC__PRIME32_1,
 };
 
 // Eight bytes of the secret from any byte on.

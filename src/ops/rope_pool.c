@@ -542,6 +542,9 @@ static kvc_status rope_on_cuda(
 
 	list_tensors(call, &all);
 	KVC__TRY(kvc__cuda_find(&cuda, call->device, "q"));
+	/* Kernels read indices as they are; the CPU takes them from any address. */
+	KVC__TRY(kvc__check_placement(args->positions, "positions"));
+	KVC__TRY(kvc__check_placement(args->slots, "slots"));
 	if (args->check_duplicates) {
 		if (!args->scratch)
 			return kvc__fail_duplicate_scratch_needed(-1, on_device.slot_count);
