@@ -146,8 +146,7 @@ class Library:
 
 def libraries():
     out = []
-    for name, variable in (("kvcanary", "KVCANARY_LIB"), ("moves", "KVCANARY_MOVES_LIB")):
-        path = os.environ.get(variable)
+    for name, path in (("kvcanary", os.environ.get("KVCANARY_LIB")), ("moves", os.environ.get("KVCANARY_MOVES_LIB"))):
         if path and (name, path) not in _libraries:
             _libraries[name, path] = Library(name, os.path.abspath(path))
         if path:
