@@ -167,6 +167,8 @@ def check_sound(world):
     code, report = world.run("check", "pages", "--manifest", "m.json", "--side", "side", "--json")
     world.expect("check", (code, report.get("counts")), (0, {}))
     Path("plain.safetensors").write_bytes(plain(world.layout, world.rows))
+    code, report = world.run("diff", "pages", "plain.safetensors", "--manifest", "m.json", "--json")
+    world.expect("diff of a folder", (code, report.get("verdict")), (0, "identical"))
     code, report = diff(world, "pages")
     world.expect("diff with plain rows", (code, report.get("verdict"), report.get("rows_compared")),
                  (0, "identical", world.rows))

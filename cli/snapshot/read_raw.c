@@ -23,14 +23,15 @@ struct raw_job {
 	struct saved_error *error;
 };
 
-/* One object whose first key is ours. */
+/* A directory with --manifest, which says nothing of a file beside it (diff); or a manifest, one object
+ * whose first key is ours. */
 bool read_raw_detect(const struct saved_probe *probe)
 {
 	const char *head = (const char *)probe->head;
 
-	if (probe->options->manifest)
-		return true;
-	return probe->file && probe->head_bytes > 0 && head[0] == '{' &&
+	if (!probe->file)
+		return probe->options->manifest != NULL;
+	return probe->head_bytes > 0 && head[0] == '{' &&
 	       memmem(head, probe->head_bytes, MANIFEST_KEY, sizeof(MANIFEST_KEY) - 1) != NULL;
 }
 
@@ -399,7 +400,7 @@ int read_raw_open(struct saved_cache *cache, struct saved_file *file,
 	job->cache = cache;
 	job->error = error;
 	find_folder(job, file == NULL);
-	if (options->manifest) {
+	if (!file && options->manifest) {
 		failed = saved_file_open(&manifest, options->manifest, error);
 		if (!failed && saved_take_file(cache, manifest))
 			failed = saved_fail_memory(error, cache->path);

@@ -34,7 +34,7 @@ const struct cli_option saved_option_rows[] = {
 	        "how rows lie, where a shape can be read in two ways: of\n"
 	        "vLLM the first three, else the axes; one of\n"
 	        "split, packed, mla, bhtd, bthd, htd, thd, btd, td" },
-	{ OPTION_MANIFEST, "manifest", "FILE", "JSON that describes raw pages" },
+	{ OPTION_MANIFEST, "manifest", "FILE", "JSON that describes raw pages of a directory" },
 	{ OPTION_TOKENS, "tokens", "IDS|FILE",
 	        "token ids where the format has none: 1,2,3, or a file of numbers" },
 	{ OPTION_JOBS, "jobs", "N", "threads; 0 = one per CPU (0)" },
