@@ -8,6 +8,8 @@
 #include "cpu/xxh3.h"
 #include "kvcanary.h"
 
+#include <string.h>
+
 /* Element types that q, k, v and the pools can have. */
 enum kvc__element {
 	KVC__ELEMENT_F32,
@@ -63,7 +65,18 @@ struct kvc__rope_job {
 /* Calls that write at least this many bytes stream. A variable for the tests alone. */
 extern int64_t kvc__rope_stream_bytes;
 
-int64_t kvc__index_read(const struct kvc__indices *indices, int64_t i);
+static inline int64_t kvc__index_read(const struct kvc__indices *indices, int64_t i)
+{
+	const char *at = indices->data + i * indices->stride;
+	int64_t wide;
+	int32_t narrow;
+	if (indices->is_64) {
+		memcpy(&wide, at, sizeof wide);
+		return wide;
+	}
+	memcpy(&narrow, at, sizeof narrow);
+	return narrow;
+}
 
 /* Does a token with this slot write no pool row? */
 static inline int kvc__slot_skipped(const struct kvc__rope_job *job, int64_t slot)
@@ -85,7 +98,7 @@ void kvc__rope_rows_avx512(void *job, int64_t begin, int64_t end);
 void kvc__rope_rows_neon(void *job, int64_t begin, int64_t end);
 #endif
 
-/* kvc__sincos() of 'count' angles, a multiple of 8: what the kernels compute, to the last bit. */
+/* kvc__sincos() of 'count' angles, a multiple of 16: what the kernels compute, to the last bit. */
 typedef void (*kvc__sincos_fn)(
         const double *angles, double *cos_out, double *sin_out, int64_t count);
 void kvc__sincos_portable(const double *angles, double *cos_out, double *sin_out, int64_t count);

@@ -35,19 +35,6 @@
 /* More than the caches of a core hold, and what follows reads little of it back soon. */
 int64_t kvc__rope_stream_bytes = 4 << 20;
 
-int64_t kvc__index_read(const struct kvc__indices *indices, int64_t i)
-{
-	const char *at = indices->data + i * indices->stride;
-	int64_t wide;
-	int32_t narrow;
-	if (indices->is_64) {
-		memcpy(&wide, at, sizeof wide);
-		return wide;
-	}
-	memcpy(&narrow, at, sizeof narrow);
-	return narrow;
-}
-
 void kvc__rope_angles(const kvc_rope *rope, int64_t position, float *cos_out, float *sin_out)
 {
 	int64_t half = rope->rotary_dim / 2;

@@ -14,6 +14,7 @@
 #include "cuda/cuda.h"
 #include "ops/arguments.h"
 #include "ops/overlap.h"
+#include "ops/rope_plain.h"
 #include "ops/rope_scan.h"
 
 #include <math.h>
@@ -476,17 +477,6 @@ static struct kvc__indices indices_of(const kvc_tensor *tensor)
 	return indices;
 }
 
-/* Bytes of q, k and v that a token moves, more or less. */
-static int64_t token_bytes_of(const struct kvc__rope_job *job)
-{
-	/* Inputs with strides of 0 may have as many heads as they like: the product may be past int64,
-	 * and then anything above a grain does. */
-	double elements = 2.0 * (double)job->q_heads * (double)job->q_dim +
-	                  4.0 * (double)job->kv_heads * (double)job->kv_dim;
-	double bytes = elements * (double)kvc__element_bytes(job->element);
-	return bytes < 0x1p62 ? (int64_t)bytes : INT64_C(1) << 62;
-}
-
 /* Field by field: an initialiser would clear the whole struct first. */
 static void make_job(const struct call *call, struct kvc__rope_job *job)
 {
@@ -507,23 +497,8 @@ static void make_job(const struct call *call, struct kvc__rope_job *job)
 	job->v_pool = rows_of(args->v_pool);
 	job->positions = indices_of(args->positions);
 	job->slots = indices_of(args->slots);
-	job->reserved_slot = args->reserved_slot;
-	job->rotary_offset = args->rotary_offset;
-	job->q_rotary_offset = args->q_rotary_offset;
-	job->position_count =
-	        args->rope->cos_sin ? args->rope->cos_sin_rows : (int64_t)KVC_POSITION_MAX + 1;
-	job->k_scale = args->k_scale;
-	job->v_scale = args->v_scale;
-	job->rope = args->rope;
 	job->stamp = call->stamp;
-	job->streams = job->token_count >= kvc__rope_stream_bytes / (token_bytes_of(job) + 1);
-}
-
-/* Tokens below which a second thread does not pay: the bytes moved decide. */
-static int64_t grain_of(const struct kvc__rope_job *job)
-{
-	int64_t token_bytes = token_bytes_of(job);
-	return token_bytes >= GRAIN_BYTES ? 1 : GRAIN_BYTES / (token_bytes + 1) + 1;
+	kvc__rope_take_options(args, job);
 }
 
 /* On the device the kernel looks at positions and slots: it skips what the CPU would refuse. */
@@ -560,6 +535,39 @@ static kvc_status rope_on_cuda(
 	return cuda->rope(&on_device, stream);
 }
 
+/* ---- the call ---- */
+
+/* Tokens below which a second thread does not pay: the bytes moved decide. */
+static void run_on_cpu(const struct kvc__cpu_variant *cpu, struct kvc__rope_job *job)
+{
+	double bytes = kvc__rope_bytes(job);
+	struct kvc__fp_mode mode = kvc__fp_enter();
+	if (bytes < 2 * GRAIN_BYTES)
+		cpu->rope_rows(job, 0, job->token_count);
+	else
+		kvc__parallel_for(job->token_count,
+		        (int64_t)(GRAIN_BYTES * (double)job->token_count / bytes) + 1,
+		        cpu->rope_rows, job);
+	kvc__fp_leave(mode);
+}
+
+/* Checks that are off unless asked for, then the work. */
+static kvc_status rope_on_cpu(const struct kvc__cpu_variant *cpu, const kvc_rope_pool_args *args,
+        struct kvc__rope_job *job)
+{
+	if (args->check_duplicates)
+		KVC__TRY(kvc__rope_check_duplicates(job, args->k_pool->shape[0]));
+	if (args->check_finite)
+		KVC__TRY(kvc__rope_check_finite(job));
+	run_on_cpu(cpu, job);
+	if (args->report) {
+		int64_t stored = kvc__rope_count_stored(job);
+		args->report->rows_written += stored;
+		args->report->rows_skipped += job->token_count - stored;
+	}
+	return KVC_OK;
+}
+
 kvc_status kvc_rope_pool_fused(const kvc_rope_pool_args *args, void *stream)
 {
 	const struct kvc__cpu_variant *cpu;
@@ -567,32 +575,18 @@ kvc_status kvc_rope_pool_fused(const kvc_rope_pool_args *args, void *stream)
 	struct kvc__rope_job job;
 
 	KVC__TRY(kvc__cpu_choose(&cpu));
+	if (kvc__rope_is_plain(args, &job))
+		return rope_on_cpu(cpu, args, &job);
+
 	KVC__TRY(kvc__check_struct(args, sizeof *args, sizeof *args, "args"));
 	call.args = args;
 	KVC__TRY(check_arguments(&call));
 	if (call.row_count == 0)
 		return KVC_OK;
-
 	make_job(&call, &job);
 	if (kvc__is_cuda(call.device))
 		return rope_on_cuda(&call, &job, stream);
-
-	int64_t slot_count = call.args->k_pool->shape[0];
 	KVC__TRY(kvc__rope_check_positions(&job));
-	KVC__TRY(kvc__rope_check_slots(&job, slot_count));
-	if (call.args->check_duplicates)
-		KVC__TRY(kvc__rope_check_duplicates(&job, slot_count));
-	if (call.args->check_finite)
-		KVC__TRY(kvc__rope_check_finite(&job));
-
-	struct kvc__fp_mode mode = kvc__fp_enter();
-	kvc__parallel_for(job.token_count, grain_of(&job), cpu->rope_rows, &job);
-	kvc__fp_leave(mode);
-
-	if (call.args->report) {
-		int64_t stored = kvc__rope_count_stored(&job);
-		call.args->report->rows_written += stored;
-		call.args->report->rows_skipped += job.token_count - stored;
-	}
-	return KVC_OK;
+	KVC__TRY(kvc__rope_check_slots(&job, args->k_pool->shape[0]));
+	return rope_on_cpu(cpu, args, &job);
 }
