@@ -4,9 +4,11 @@
 One step of 4096 and of 65536 tokens: the plan of a batch that has them cached, their write with
 all bytes of one K source (8 heads of 128 bf16, 2048 bytes a token), and a verify of them. Both
 sides get the same tensors and must leave the same bytes. The reference is a Python loop and is
-timed once (processor time, where a busy machine lets the clock run on), ours as the best of several calls, conversion of the arguments included.
+timed once (processor time, where a busy machine lets the clock run on), ours as the best of several
+calls, conversion of the arguments included.
 
-usage: KVC_SGLANG=FOLDER python_sglang.py [--tokens N ...] [--threads N] [--json FILE]
+usage: KVC_SGLANG=FOLDER python_sglang.py [--tokens N ...] [--operations plan write verify]
+                                          [--threads N] [--json FILE]
 'make bench-sglang' brings what it needs.
 """
 
@@ -24,6 +26,7 @@ import torch  # noqa: E402
 from kvcanary import sglang  # noqa: E402
 
 OPS = "kernels.ops.kv_canary"
+OPERATIONS = ("plan", "write", "verify")
 REQUESTS = 16
 TOKEN_BYTES = 2048
 
@@ -121,21 +124,22 @@ def measure(name, tokens, ours, theirs, outcome):
     }
 
 
-def rows_of(tokens):
+def rows_of(tokens, operations=OPERATIONS):
     plan = plan_arguments(tokens, prefix=tokens // REQUESTS, extend=0)
     verify_plan = plan["verify_plan_out"]
-    yield measure(
-        "plan",
-        tokens,
-        lambda: sglang.launch_canary_plan_kernels(**plan),
-        lambda: reference("plan_ref", "launch_canary_plan_kernels")(**plan),
-        lambda: [
-            verify_plan.verify_slot_indices,
-            verify_plan.verify_prev_slot_indices,
-            verify_plan.verify_expected_positions,
-            verify_plan.verify_num_valid,
-        ],
-    )
+    if "plan" in operations:
+        yield measure(
+            "plan",
+            tokens,
+            lambda: sglang.launch_canary_plan_kernels(**plan),
+            lambda: reference("plan_ref", "launch_canary_plan_kernels")(**plan),
+            lambda: [
+                verify_plan.verify_slot_indices,
+                verify_plan.verify_prev_slot_indices,
+                verify_plan.verify_expected_positions,
+                verify_plan.verify_num_valid,
+            ],
+        )
 
     context = context_of(tokens)
     first = plan_arguments(tokens, prefix=0, extend=tokens // REQUESTS)
@@ -150,28 +154,32 @@ def rows_of(tokens):
         "expected_input_tokens": None,
         "expected_input_positions": None,
     }
-    yield measure(
-        "write",
-        tokens,
-        lambda: sglang.launch_canary_write_kernel(**write),
-        lambda: reference("write_ref", "launch_canary_write_kernel")(**write),
-        lambda: [context.canary_buf, context.violation_ring],
-    )
+    if "write" in operations:
+        yield measure(
+            "write",
+            tokens,
+            lambda: sglang.launch_canary_write_kernel(**write),
+            lambda: reference("write_ref", "launch_canary_write_kernel")(**write),
+            lambda: [context.canary_buf, context.violation_ring],
+        )
 
+    sglang.launch_canary_write_kernel(**write)
     verify = {"context": context, "plan": verify_plan, "check_verify_expected_token": False}
     sglang.launch_canary_plan_kernels(**plan)
-    yield measure(
-        "verify",
-        tokens,
-        lambda: sglang.launch_canary_verify_kernel(**verify),
-        lambda: reference("verify_ref", "launch_canary_verify_kernel")(**verify),
-        lambda: [context.violation_ring, context.violation_write_index],
-    )
+    if "verify" in operations:
+        yield measure(
+            "verify",
+            tokens,
+            lambda: sglang.launch_canary_verify_kernel(**verify),
+            lambda: reference("verify_ref", "launch_canary_verify_kernel")(**verify),
+            lambda: [context.violation_ring, context.violation_write_index],
+        )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 65536])
+    parser.add_argument("--operations", nargs="+", default=OPERATIONS, choices=OPERATIONS)
     parser.add_argument("--threads", type=int, default=0, help="of kvcanary, 0 = one per CPU")
     parser.add_argument("--json", help="write the figures there, too")
     options = parser.parse_args()
@@ -184,7 +192,7 @@ def main():
     print(f"{'':8}{'tokens':>8}{'reference ms':>15}{'kvcanary ms':>14}{'times':>9}")
     rows = []
     for tokens in options.tokens:
-        for row in rows_of(tokens):
+        for row in rows_of(tokens, options.operations):
             rows.append(row)
             print(
                 f"{row['operation']:8}{row['tokens']:8}{row['reference_ms']:15.1f}"

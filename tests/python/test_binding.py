@@ -89,6 +89,49 @@ def test_entry_points_for_tvm_ffi():
         module.get_function("rope_pool_fused")(*[None] * 10, *[0] * 9, 1, 1.0, *[None] * 4)
 
 
+def test_rope_pool_fused_of_few_and_of_all_arguments():
+    """What rope.py passes: 13 arguments where the others have their defaults, else 25."""
+    tvm_ffi = pytest.importorskip("tvm_ffi")
+    if os.environ.get("KVCANARY_BINDING") == "ctypes":
+        pytest.skip("this run is without tvm-ffi")
+    function = tvm_ffi.load_module(_lib.library_path()).get_function("rope_pool_fused")
+    rope = kvcanary.rope_init(8)
+    x, index = np.ones((2, 1, 8), np.float32), np.arange(2)
+    wanted = [np.zeros((4, 1, 8), np.float32) for _ in range(2)]
+    kvcanary.rope_pool_fused(x, x, x, index, index, *wanted, rope=rope)
+    few = (rope.address, 8, 1, 1)
+    for rest in (few, (*few, -1, 0, 0, -1, False, False, 1.0, 1.0, None, None, None, None)):
+        pools = [np.zeros((4, 1, 8), np.float32) for _ in range(2)]
+        q, k = x.copy(), x.copy()
+        function(q, k, x, index, index, *pools, True, True, *rest)
+        assert [p.tobytes() for p in pools] == [p.tobytes() for p in wanted]
+        assert k.tobytes() == pools[0][:2].tobytes() == q.tobytes()
+    with pytest.raises(ValueError, match="head_dim"):
+        function(q, k, x, index, index, *pools, True, True, rope.address, 16, 1, 1)
+    with pytest.raises(TypeError, match="argument 10 must be an int"):
+        function(q, k, x, index, index, *pools, True, True, rope.address, "8", 1, 1)
+
+
+def test_torch_does_not_fall_back_in_silence(monkeypatch):
+    """A call over tvm-ffi that failed would be made again over ctypes, and nobody would know."""
+    from frameworks import ALL, Torch
+
+    torch = next((f for f in ALL if isinstance(f, Torch)), None)
+    if torch is None or not hasattr(torch.torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("no torch that tvm-ffi looks into by itself (2.10 and later)")
+    if not _lib.TVM_FFI_READY:
+        pytest.skip("this run is without tvm-ffi")
+    x, index = torch.give(np.ones((2, 1, 8), np.float32)), torch.give(np.arange(2))
+    pools = [torch.give(np.zeros((4, 1, 8), np.float32)) for _ in range(2)]
+    kvcanary.rope_pool_fused(x, x, x, index, index, *pools)  # loads what it needs
+    monkeypatch.setattr("kvcanary.rope.call", lambda *_: pytest.fail("over ctypes"))
+    report = kvcanary.Report()
+    for options in ({}, {"rope_base": 5}, {"n_valid": 1}, {"report": report}, {"reserved_slot": 0},
+                    {"check_finite": True}, {"rope": kvcanary.rope_init(8)}):  # fmt: skip
+        kvcanary.rope_pool_fused(x, x, x, index, index, *pools, **options)
+    assert report.rows_written == 2
+
+
 def test_torch_goes_the_way_it_should(rng):
     from frameworks import ALL, Torch
 
