@@ -223,7 +223,7 @@ static void check_batch(const struct kvc__cpu_variant *cpu, struct seeded *seed)
 {
 	enum { SLOTS = 97 };
 	struct guarded pool = make_guarded(SLOTS * 500 * 2, seed);
-	for (int round = 0; round < 200; round++) {
+	for (int round = 0; round < 400; round++) {
 		int64_t bytes = 1 + (int64_t)(seeded_next(seed) % 500);
 		int64_t count = (int64_t)(seeded_next(seed) % (KVC__BATCH_SLOTS + 1));
 		int64_t slots[KVC__BATCH_SLOTS];
@@ -237,6 +237,15 @@ static void check_batch(const struct kvc__cpu_variant *cpu, struct seeded *seed)
 			sources[i].row_stride_bytes = sources[i].slot_stride_bytes = bytes;
 			sources[i].head_count = 1, sources[i].head_bytes = bytes;
 			sources[i].head_stride_bytes = bytes, sources[i].read_bytes = bytes;
+			if (round % 3 == 0 && bytes >= 8) { /* heads with gaps between them */
+				sources[i].head_count = 1 + (int64_t)(seeded_next(seed) % 4);
+				sources[i].head_stride_bytes = bytes / sources[i].head_count;
+				sources[i].head_bytes =
+				        1 + (int64_t)(seeded_next(seed) %
+				                      (uint64_t)sources[i].head_stride_bytes);
+				sources[i].read_bytes =
+				        sources[i].head_count * sources[i].head_bytes;
+			}
 			sources[i].id = (uint64_t)i, sources[i].dtype = KVC_UINT8;
 		}
 		group.sources = sources;

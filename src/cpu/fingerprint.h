@@ -75,6 +75,9 @@ int64_t kvc__fingerprint_bytes(const kvc_group *group);
 /* How many slots make a piece of work worth handing to another thread. */
 int64_t kvc__fingerprint_grain(const kvc_group *group);
 
+/* Put the kvc__xxh3_bytes() bytes of a slot that xxh3 covers together at 'out'. */
+void kvc__xxh3_gather(const kvc_source *source, int64_t slot, int32_t coverage, uint8_t *out);
+
 /* Copy 'count' bytes of a slot to 'out', from byte 'first' of its (head, dim) order on. */
 void kvc__source_copy(
         const kvc_source *source, int64_t slot, int64_t first, int64_t count, uint8_t *out);

@@ -3,8 +3,8 @@
  *
  * Slots lie anywhere in their pool, so the kernels ask for the next rows while they hash one. xxh3
  * takes the rows one by one; splitmix, a serial chain along a row, takes KVC__FOLD_ROWS rows
- * side by side. Bytes that do not lie together go the portable way, slot by slot. All give what
- * kvc__fingerprint_portable() gives.
+ * side by side. Bytes that do not lie together are put together first (xxh3), or go the portable
+ * way, slot by slot. All give what kvc__fingerprint_portable() gives.
  */
 #include "cpu/dispatch.h"
 #include "cpu/fingerprint.h"
@@ -32,6 +32,47 @@ static void add_xxh3(const struct kvc__cpu_variant *cpu, const kvc_group *group,
 	cpu->xxh3_rows(hashes, rows, live->count, kvc__xxh3_bytes(source, group->coverage));
 	for (int64_t i = 0; i < live->count; i++)
 		out[live->entries[i]] += kvc__fingerprint_share(hashes[i], source->id);
+}
+
+/* Slots whose bytes are asked for ahead of the one that is gathered, and how many lines of each. */
+#define GATHER_AHEAD 8
+#define GATHER_LINES 4
+
+/* Ask for the heads of a slot: for the first few, since each may be far from the others. */
+KVC__INLINED static inline void ask_for_heads(const kvc_source *source, int64_t slot)
+{
+	const uint8_t *bytes = kvc__source_slot(source, slot);
+	int64_t count = source->head_count < GATHER_LINES ? source->head_count : GATHER_LINES;
+
+	for (int64_t head = 0; head < count; head++)
+		__builtin_prefetch(bytes + head * source->head_stride_bytes);
+}
+
+/* As add_xxh3(), of a source whose covered bytes do not lie together: at most KVC__GATHER_BYTES of each
+ * slot. */
+static void add_xxh3_gathered(const struct kvc__cpu_variant *cpu, const kvc_group *group,
+        const kvc_source *source, const struct live *live, uint64_t *out)
+{
+	uint8_t gathered[KVC__GATHER_BYTES];
+	const uint8_t *rows[KVC__BATCH_SLOTS];
+	uint64_t hashes[KVC__BATCH_SLOTS];
+	int64_t bytes = kvc__xxh3_bytes(source, group->coverage);
+	int64_t fit = bytes > 0 ? KVC__GATHER_BYTES / bytes : KVC__BATCH_SLOTS, count;
+
+	for (int64_t first = 0; first < live->count; first += count) {
+		count = live->count - first < fit ? live->count - first : fit;
+		for (int64_t i = 0; i < count; i++) {
+			if (first + i + GATHER_AHEAD < live->count)
+				ask_for_heads(source, live->slots[first + i + GATHER_AHEAD]);
+			rows[i] = gathered + i * bytes;
+			kvc__xxh3_gather(source, live->slots[first + i], group->coverage,
+			        gathered + i * bytes);
+		}
+		cpu->xxh3_rows(hashes, rows, count, bytes);
+		for (int64_t i = 0; i < count; i++)
+			out[live->entries[first + i]] +=
+			        kvc__fingerprint_share(hashes[i], source->id);
+	}
 }
 
 /* ---- splitmix ---- */
@@ -106,13 +147,19 @@ static void splitmix_batch(const struct kvc__cpu_variant *cpu, const kvc_group *
 
 /* ---- all ---- */
 
-static int all_together(const kvc_group *group)
+/* Are there kernels for all sources of the group? */
+static int has_kernels(const kvc_group *group)
 {
-	for (int64_t i = 0; i < group->source_count; i++)
-		if (group->fingerprint == KVC_FINGERPRINT_SPLITMIX
-		                ? !kvc__source_together(&group->sources[i])
-		                : !kvc__xxh3_together(&group->sources[i], group->coverage))
+	for (int64_t i = 0; i < group->source_count; i++) {
+		const kvc_source *source = &group->sources[i];
+		if (group->fingerprint == KVC_FINGERPRINT_SPLITMIX) {
+			if (!kvc__source_together(source))
+				return 0;
+		} else if (!kvc__xxh3_together(source, group->coverage) &&
+		           kvc__xxh3_bytes(source, group->coverage) > KVC__GATHER_BYTES) {
 			return 0;
+		}
+	}
 	return 1;
 }
 
@@ -124,7 +171,7 @@ void kvc__fingerprint_batch(const struct kvc__cpu_variant *cpu, const kvc_group 
 	memset(out, 0, (size_t)count * sizeof *out);
 	if (group->coverage == KVC_COVERAGE_NONE)
 		return;
-	if (!all_together(group)) {
+	if (!has_kernels(group)) {
 		for (int64_t i = 0; i < count; i++)
 			if (slots[i] >= 0)
 				out[i] = kvc__fingerprint_portable(group, slots[i]);
@@ -138,7 +185,12 @@ void kvc__fingerprint_batch(const struct kvc__cpu_variant *cpu, const kvc_group 
 	}
 	if (group->fingerprint == KVC_FINGERPRINT_SPLITMIX)
 		splitmix_batch(cpu, group, &live, out);
-	else
-		for (int64_t s = 0; s < group->source_count; s++)
-			add_xxh3(cpu, group, &group->sources[s], &live, out);
+	for (int64_t s = 0; group->fingerprint == KVC_FINGERPRINT_XXH3 && s < group->source_count;
+	        s++) {
+		const kvc_source *source = &group->sources[s];
+		if (kvc__xxh3_together(source, group->coverage))
+			add_xxh3(cpu, group, source, &live, out);
+		else
+			add_xxh3_gathered(cpu, group, source, &live, out);
+	}
 }

@@ -168,6 +168,28 @@ int64_t kvc__xxh3_bytes(const kvc_source *source, int32_t coverage)
 	               : source->read_bytes;
 }
 
+void kvc__xxh3_gather(const kvc_source *source, int64_t slot, int32_t coverage, uint8_t *out)
+{
+	if (coverage == KVC_COVERAGE_ALL) {
+		kvc__source_copy(source, slot, 0, source->read_bytes, out);
+		return;
+	}
+	int64_t taken = smaller(KVC__PARTIAL_BYTES, source->head_bytes);
+	for (int64_t head = 0; head < heads_read(source); head++) {
+		if (source->gather) {
+			kvc__source_copy(source, slot, head * source->head_bytes, taken, out);
+		} else {
+			const uint8_t *from =
+			        kvc__source_slot(source, slot) + head * source->head_stride_bytes;
+			if (taken == KVC__PARTIAL_BYTES)
+				memcpy(out, from, KVC__PARTIAL_BYTES);
+			else
+				memcpy(out, from, (size_t)taken);
+		}
+		out += taken;
+	}
+}
+
 static uint64_t xxh3_gathered(const kvc_source *source, int64_t slot, int32_t coverage)
 {
 	struct stream stream;
