@@ -440,6 +440,10 @@ struct Stamp {
 	__device__ __forceinline__ void take(const kvc__rope_params &p, const Piece &at, uint32_t slot)
 	{
 		char *record = (char *)p.records + (uint64_t)slot * (uint64_t)p.record_stride;
+		if (KVC__MOVES_ONLY) { // no hash to wait for
+			asm volatile("red.global.add.u64 [%0], %1;" ::"l"(record + 24), "l"(1ull) : "memory");
+			return;
+		}
 		records[at.kind == KVC__V ? p.block_tokens + at.local : at.local] = record;
 		if (at.kind == KVC__K)
 			asm volatile("prefetch.global.L2 [%0];" ::"l"(record + 24));
@@ -534,7 +538,8 @@ static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p, Stam
 	if ((int64_t)((uint64_t)in ^ (uint64_t)out ^ (uint64_t)pool ^ (uint64_t)position_at ^
 	              (uint64_t)slot_at ^ (uint64_t)table) < 0)
 		return;
-	bool starts = STAMP && (in_row || !TABLE); // whole blocks
+	const bool hashes = in_row && !KVC__MOVES_ONLY;
+	bool starts = STAMP && !KVC__MOVES_ONLY && (in_row || !TABLE); // whole blocks
 	if (starts)
 		stamp->start();
 	kvc__wait_for_previous();
@@ -547,7 +552,7 @@ static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p, Stam
 	if (starts) {
 		Stamp::end_start();
 		__syncthreads();
-		if (!STREAM && in_row)
+		if (!STREAM && hashes)
 			keys = stamp->keys<D>(p, at);
 	}
 	float c[8], s[8];
@@ -573,7 +578,7 @@ static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p, Stam
 	}
 	// The hashes are ended by the last warps, which had V and no angles to wait for.
 	int finisher = (int)threadIdx.x - (p.row_threads - ((p.stamp_rows * 8 + 31) & ~31));
-	if (in_row) {
+	if (hashes) {
 		if (STREAM) // later: fewer registers
 			keys = stamp->keys<D>(p, at);
 		stamp->add(threadIdx.x, stored, lo, hi, keys);
@@ -587,7 +592,7 @@ static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p, Stam
 	if (stored)
 		store_pool<D, ELEMENT, FP8, STREAM>((char *)plus(pool, slot.low, (uint32_t)pools.row_stride),
 		        lo, hi, p.pool_element, at.kind == KVC__V ? p.v_scale : p.k_scale);
-	if (in_row && finisher >= 0) {
+	if (hashes && finisher >= 0) {
 		row_barrier(p, true);
 		stamp->finish(p, finisher / 8, finisher % 8);
 	}
