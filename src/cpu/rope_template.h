@@ -492,9 +492,8 @@ ROPE_INLINE int rotate_as(enum kvc__element element, int style, int stream, int 
 
 ROPE_INLINE int rotate_style(enum kvc__element element, int style, const struct rope_rotation *r)
 {
-	if (r->also.data)
-		return r->stream ? rotate_as(element, style, 1, 1, r)
-		                 : rotate_as(element, style, 0, 1, r);
+	if (r->also.data) /* never streamed */
+		return rotate_as(element, style, 0, 1, r);
 	return r->stream ? rotate_as(element, style, 1, 0, r) : rotate_as(element, style, 0, 0, r);
 }
 
@@ -760,19 +759,15 @@ ROPE_TARGET static void q_row(struct rope_run *run, int64_t token)
 
 /*
  * May a rotated block of K go to k_out and to the pool at once? Where the pool has elements of the same
- * type, and nothing but rotated ones. Streamed blocks fill lines in both places, and are not needed in
- * cache for a stamp.
+ * type, and nothing but rotated ones. Measured on a Zen 3: streamed to both at once it took longer than
+ * from the staging row, and so did a call in place.
  */
 ROPE_INLINE int k_goes_to_both(const struct rope_run *run, struct rope_heads in,
         struct rope_heads out, struct rope_heads pool)
 {
 	const struct kvc__rope_job *job = run->job;
-	if (!out.data || !pool.data || job->pool_element != job->element ||
-	        job->rope->rotary_dim != job->kv_dim)
-		return 0;
-	return !run->stream ||
-	       (in.data != out.data && !job->stamp && fills_lines(run, out, job->kv_dim) &&
-	               fills_lines(run, pool, job->kv_dim));
+	return !run->stream && out.data && out.data != in.data && pool.data &&
+	       job->pool_element == job->element && job->rope->rotary_dim == job->kv_dim;
 }
 
 /* Some heads of K, to k_out (unless 'out' has no data) and to the pool (unless slot is negative).
