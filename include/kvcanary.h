@@ -1189,8 +1189,9 @@ typedef struct kvc_ring {
  * A slot planned twice is sound if the positions are equal and either the predecessor slots are
  * equal (and the expected tokens, where both are given), or both expected tokens are given and
  * equal and the chains that the two predecessors' records imply are equal. Anything else is
- * reported as slot_aliased for the later entry in plan order. With a mapping, two full slots above
- * 0 on one window slot above 0 are slot_aliased for the higher full slot.
+ * reported as slot_aliased for the later entry in plan order. A predecessor that nobody knows (-2, -3,
+ * the reserved slot) fits any other. With a mapping, two full slots above 0 on one window slot above 0
+ * are slot_aliased for the higher full slot.
  *
  *   plan        from kvc_canary_plan()
  *   group       its records are read for the chains

@@ -186,6 +186,27 @@ static void rows_that_are_not_packed_are_read_on_the_host(void **state)
 	assert_int_equal(w.narrow[3], 1);
 }
 
+/* Strides of a tensor without rows may be anything: no product of them overflows, which UBSan tells.
+ * With a row, one that leaves memory is refused. */
+static void strides_of_an_empty_source_may_be_anything(void **state)
+{
+	const int64_t wild[] = { INT64_MAX / 16 * 16, INT64_MAX / 2 + 1, -(INT64_MAX / 16 * 16) };
+
+	(void)state;
+	stamp();
+	for (size_t i = 0; i < sizeof(wild) / sizeof(wild[0]); i++)
+		for (int64_t rows = 0; rows < 2; rows++) {
+			int64_t strides[2] = { 64, wild[i] }, shape[2] = { rows, 64 };
+			w.strip.shape = shape;
+			w.strip.strides = strides;
+			kvc_status across = kvc_sglang_verify(&w.verify, NULL);
+			assert_true(rows == 0 || across != KVC_OK);
+			strides[0] = wild[i], strides[1] = 1;
+			kvc_status along = kvc_sglang_verify(&w.verify, NULL);
+			assert_true(wild[i] < 0 || along == KVC_OK);
+		}
+}
+
 /* Records may lie apart, in rows wider than what is theirs. */
 static void records_may_be_rows_of_a_wider_buffer(void **state)
 {
@@ -640,6 +661,7 @@ int main(void)
 		TEST(a_step_stamps_and_the_next_one_finds_damage),
 		TEST(bytes_that_the_mode_leaves_out_do_not_count),
 		TEST(rows_that_are_not_packed_are_read_on_the_host),
+		TEST(strides_of_an_empty_source_may_be_anything),
 		TEST(records_may_be_rows_of_a_wider_buffer),
 		TEST(slots_outside_records_or_sources_are_skipped_and_counted),
 		TEST(a_verify_of_nothing_does_not_look_at_records),

@@ -16,8 +16,7 @@ struct kvc__check_plan {
 	const int64_t *prev_slots;
 	const int64_t *mapping; /* or NULL */
 	int64_t full_count;
-	int64_t *first_entry; /* [record_count] scratch: 1 + the first entry on each slot */
-	int64_t *first_full;  /* [record_count] scratch: the first full slot on each window slot */
+	int64_t *scratch[2];  /* [record_count] each */
 	const kvc_ring *ring; /* or NULL */
 };
 

@@ -1,6 +1,8 @@
 /*
- * Slots that two entries of a plan claim with different contents. Every later claim is compared with
- * the first one in plan order, whose number the scratch remembers. Same violations as src/cuda.
+ * Slots that two entries of a plan claim with different contents. An entry need not say everything: its
+ * token may be unknown, or its predecessor. So every later claim is compared with the first one on its
+ * slot, and with the first ones that say more; the scratch remembers their numbers, two in a word.
+ * Same violations as src/cuda.
  */
 #include "cpu/check_plan.h"
 
@@ -20,9 +22,9 @@ static int implied_chain(const kvc_group *group, int64_t prev, uint64_t *chain_o
 }
 
 /*
- * Predecessors that nobody knows: -2 and -3, and the reserved slot. They fit any other, because
- * requests that share a prefix may begin to read it at different places (windows, 'start') and
- * would else be reported at every step.
+ * Predecessors that nobody knows: -2 and -3, and the reserved slot. verify leaves the chain of such an
+ * entry unchecked, and so does this: they fit any other, because requests that share a prefix may
+ * begin to read it at different places (windows, 'start') and would else be reported at every step.
  */
 static int prev_is_open(const kvc_group *group, int64_t prev)
 {
@@ -95,26 +97,77 @@ static void put_mapped(const struct kvc__check_plan *check, int64_t full, int64_
 	kvc__ring_put(check->ring, &row);
 }
 
+/* The claims on a slot that later ones are compared with: the first of each kind. */
+enum {
+	CLAIM_ANY,
+	CLAIM_WITH_TOKEN,
+	CLAIM_LINKED,       /* with a token and a known predecessor */
+	CLAIM_LINKED_ALONE, /* with a known predecessor, but no token */
+	CLAIM_KINDS
+};
+
+static int is_of_kind(const struct kvc__check_plan *check, int64_t entry, int kind)
+{
+	int has_token = check->expected_tokens[entry] != -1;
+	int is_linked = !prev_is_open(&check->group, check->prev_slots[entry]);
+
+	switch (kind) {
+	case CLAIM_ANY:
+		return 1;
+	case CLAIM_WITH_TOKEN:
+		return has_token;
+	case CLAIM_LINKED:
+		return has_token && is_linked;
+	default:
+		return !has_token && is_linked;
+	}
+}
+
+/* Entries are numbered by int32: two of them, plus one each, share a word of the scratch. */
+static int64_t earliest_claim(const struct kvc__check_plan *check, int64_t slot, int kind)
+{
+	uint64_t word = (uint64_t)check->scratch[kind / 2][slot];
+
+	return (int64_t)(word >> 32 * (kind % 2) & UINT32_MAX) - 1;
+}
+
+static void set_earliest_claim(
+        const struct kvc__check_plan *check, int64_t slot, int kind, int64_t entry)
+{
+	uint64_t word = (uint64_t)check->scratch[kind / 2][slot];
+
+	check->scratch[kind / 2][slot] = (int64_t)(word | (uint64_t)(entry + 1) << 32 * (kind % 2));
+}
+
+/* An earlier claim that entry contradicts, or -1. */
+static int64_t take_claim(const struct kvc__check_plan *check, int64_t entry)
+{
+	int64_t slot = check->slots[entry], rival = -1;
+
+	for (int kind = 0; kind < CLAIM_KINDS; kind++) {
+		int64_t first = earliest_claim(check, slot, kind);
+		if (first < 0 && is_of_kind(check, entry, kind))
+			set_earliest_claim(check, slot, kind, entry);
+		else if (first >= 0 && rival < 0 && !is_sound(check, first, entry))
+			rival = first;
+	}
+	return rival;
+}
+
 static void check_claims(const struct kvc__check_plan *check, struct kvc__aliases *found)
 {
 	for (int64_t i = 0; i < check->entry_count; i++) {
 		int64_t slot = check->slots[i];
-		if (!kvc__check_plan_claims(check, slot))
-			continue;
-		int64_t first = check->first_entry[slot] - 1;
-		if (first < 0) {
-			check->first_entry[slot] = i + 1;
-			continue;
-		}
-		if (is_sound(check, first, i))
+		int64_t rival = kvc__check_plan_claims(check, slot) ? take_claim(check, i) : -1;
+		if (rival < 0)
 			continue;
 		if (found->entry_count++ == 0)
-			found->entries = (struct kvc__alias){ slot, first, i };
+			found->entries = (struct kvc__alias){ slot, rival, i };
 		put_claim(check, i);
 	}
 	for (int64_t i = 0; i < check->entry_count; i++)
 		if (kvc__check_plan_claims(check, check->slots[i]))
-			check->first_entry[check->slots[i]] = 0;
+			check->scratch[0][check->slots[i]] = check->scratch[1][check->slots[i]] = 0;
 }
 
 /* Full slots come in ascending order, so that the one found later is the higher one. */
@@ -123,7 +176,7 @@ static void check_mapping(const struct kvc__check_plan *check, struct kvc__alias
 	for (int64_t full = 1; full < check->full_count; full++) {
 		if (!kvc__check_plan_maps(check, full))
 			continue;
-		int64_t *first = &check->first_full[check->mapping[full]];
+		int64_t *first = &check->scratch[1][check->mapping[full]];
 		if (*first == 0) {
 			*first = full;
 			continue;
@@ -134,7 +187,7 @@ static void check_mapping(const struct kvc__check_plan *check, struct kvc__alias
 	}
 	for (int64_t full = 1; full < check->full_count; full++)
 		if (kvc__check_plan_maps(check, full))
-			check->first_full[check->mapping[full]] = 0;
+			check->scratch[1][check->mapping[full]] = 0;
 }
 
 struct kvc__aliases kvc__check_plan_portable(const struct kvc__check_plan *check)

@@ -77,7 +77,7 @@ struct kvc__strips_head {
 #define KVC__ROW_SHARED (KVC__ROW_THREADS / 32 * KVC__SUMS_WARP * 8)
 
 /* Blocks a multiprocessor that are resident at once; the grid is no larger, and each block loops. */
-#define KVC__ROW_BLOCKS 5
+#define KVC__ROW_BLOCKS 4
 #define KVC__TILE_BLOCKS 6
 
 struct kvc__strips_call {

@@ -1,7 +1,7 @@
 // kvc_canary_check_plan() on the device: the violations of src/cpu/check_plan_portable.c, rows in any
-// order. Three launches: every claim marks its slot, the lowest one with the largest mark; every
-// claim is compared with the lowest; the marks are wiped off. A slot outside the records cannot be
-// marked and is reported instead.
+// order. Three launches: every claim marks its slot, the lowest one of its kind with the largest mark;
+// every claim is compared with the lowest of each kind; the marks are wiped off. The same three for the
+// mapping before. A slot outside the records cannot be marked and is reported instead.
 #include "cpu/hash.h"
 #include "cuda/check_plan_params.h"
 #include "cuda/ring.cuh"
@@ -106,26 +106,79 @@ static __device__ kvc_violation alias_row(const kvc__check_plan_params &p, int64
 	return row;
 }
 
+// ---- marks ----
+
+// As in cpu/check_plan_portable.c: the claims that later ones are compared with, the first of each kind.
+enum { CLAIM_ANY, CLAIM_WITH_TOKEN, CLAIM_LINKED, CLAIM_LINKED_ALONE, CLAIM_KINDS };
+
+static __device__ __forceinline__ bool is_of_kind(const kvc__check_plan_params &p, int64_t i, int kind)
+{
+	bool has_token = p.plan.verify_expected_tokens[i] != -1;
+	bool is_linked = !prev_is_open(p, p.plan.verify_prev_slot_indices[i]);
+	switch (kind) {
+	case CLAIM_ANY:
+		return true;
+	case CLAIM_WITH_TOKEN:
+		return has_token;
+	case CLAIM_LINKED:
+		return has_token && is_linked;
+	default:
+		return !has_token && is_linked;
+	}
+}
+
+// Entries are numbered by int32, so half a word has room for a mark: UINT32_MAX minus the number.
+static __device__ __forceinline__ uint32_t *mark_of(
+        const kvc__check_plan_params &p, int64_t slot, int kind)
+{
+	return (uint32_t *)(p.scratch[kind / 2] + slot) + kind % 2;
+}
+
+static __device__ __forceinline__ void mark_entry(const kvc__check_plan_params &p, int64_t i)
+{
+	int64_t slot = p.plan.verify_slot_indices[i];
+	for (int kind = 0; claim_of(p, slot) == CLAIMED && kind < CLAIM_KINDS; kind++)
+		if (is_of_kind(p, i, kind))
+			atomicMax(mark_of(p, slot, kind), UINT32_MAX - (uint32_t)i);
+}
+
+static __device__ __forceinline__ void mark_full(const kvc__check_plan_params &p, int64_t full)
+{
+	if (full_claim_of(p, full) == CLAIMED)
+		atomicMax((unsigned long long *)&p.scratch[1][p.mapping[full]],
+		        (unsigned long long)(INT64_MAX - full));
+}
+
+// ---- verdicts ----
+
+// Does entry i contradict an earlier claim? Scratch that was not zero may name anything.
+static __device__ __forceinline__ bool is_alias(const kvc__check_plan_params &p, int64_t i)
+{
+	int64_t slot = p.plan.verify_slot_indices[i];
+	bool found = false;
+	for (int kind = 0; kind < CLAIM_KINDS; kind++) {
+		uint32_t mark = *mark_of(p, slot, kind);
+		int64_t first = UINT32_MAX - mark;
+		if (KVC__MOVES_ONLY)
+			kvc__keep(mark);
+		else if (mark != 0 && first < i && !is_sound(p, first, i))
+			found = true;
+	}
+	return found;
+}
+
 static __device__ void judge_entry(const kvc__check_plan_params &p, int64_t i)
 {
 	int64_t slot = p.plan.verify_slot_indices[i];
 	int claim = claim_of(p, slot);
 	kvc_violation row;
-	if (claim == NOBODYS)
+	uint64_t chain;
+	if (claim == NOBODYS || (claim == CLAIMED && !is_alias(p, i)))
 		return;
 	if (claim == OUTSIDE) {
 		row = bare_row(p, slot);
 		row.reasons = KVC_REASON_SLOT_RANGE;
 	} else {
-		int64_t first = INT64_MAX - p.first_entry[slot];
-		uint64_t chain;
-		if (KVC__MOVES_ONLY) {
-			kvc__keep((uint64_t)first);
-			return;
-		}
-		// Scratch that was not zero may name anything.
-		if (first < 0 || first >= i || is_sound(p, first, i))
-			return;
 		row = alias_row(p, slot);
 		if (implied_chain(p, p.plan.verify_prev_slot_indices[i], &chain))
 			row.expected_aux = chain;
@@ -148,7 +201,7 @@ static __device__ void judge_full(const kvc__check_plan_params &p, int64_t full)
 		row.reasons = KVC_REASON_SLOT_RANGE;
 		row.expected_aux = (uint64_t)p.mapping[full];
 	} else {
-		int64_t rival = INT64_MAX - p.first_full[p.mapping[full]];
+		int64_t rival = INT64_MAX - p.scratch[1][p.mapping[full]];
 		if (rival < 0 || rival >= full)
 			return;
 		row = alias_row(p, p.mapping[full]);
@@ -170,24 +223,22 @@ static __device__ __forceinline__ int64_t threads_of_grid()
 	return (int64_t)gridDim.x * blockDim.x;
 }
 
-static __device__ __forceinline__ void mark(int64_t *word, int64_t number)
+static __device__ __forceinline__ int64_t claim_count(const kvc__check_plan_params &p)
 {
-	atomicMax((unsigned long long *)word, (unsigned long long)(INT64_MAX - number));
+	return p.on_mapping ? p.full_count : entry_count(p);
 }
 
 KVC__KERNEL void kvc_check_plan_mark(const __grid_constant__ kvc__check_plan_params p)
 {
 	kvc__wait_for_previous();
 	kvc__release_next();
-	int64_t count = entry_count(p);
+	int64_t count = claim_count(p);
 	for (int64_t i = first_of_thread(); i < count; i += threads_of_grid())
-		if (claim_of(p, p.plan.verify_slot_indices[i]) == CLAIMED)
-			mark(&p.first_entry[p.plan.verify_slot_indices[i]], i);
-	for (int64_t full = first_of_thread(); p.mapping && full < p.full_count;
-	        full += threads_of_grid())
-		if (full_claim_of(p, full) == CLAIMED)
-			mark(&p.first_full[p.mapping[full]], full);
-	if (first_of_thread() == 0) {
+		if (p.on_mapping)
+			mark_full(p, i);
+		else
+			mark_entry(p, i);
+	if (first_of_thread() == 0 && !p.on_mapping) {
 		kvc__cuda_tally tally = { 0, 0, 0, 0, 0 };
 		kvc__ring_count(p.ring, tally, 1);
 	}
@@ -197,24 +248,25 @@ KVC__KERNEL void kvc_check_plan_judge(const __grid_constant__ kvc__check_plan_pa
 {
 	kvc__wait_for_previous();
 	kvc__release_next();
-	int64_t count = entry_count(p);
+	int64_t count = claim_count(p);
 	for (int64_t i = first_of_thread(); i < count; i += threads_of_grid())
-		judge_entry(p, i);
-	for (int64_t full = first_of_thread(); p.mapping && full < p.full_count;
-	        full += threads_of_grid())
-		judge_full(p, full);
+		if (p.on_mapping)
+			judge_full(p, i);
+		else
+			judge_entry(p, i);
 }
 
 KVC__KERNEL void kvc_check_plan_wipe(const __grid_constant__ kvc__check_plan_params p)
 {
 	kvc__wait_for_previous();
 	kvc__release_next();
-	int64_t count = entry_count(p);
-	for (int64_t i = first_of_thread(); i < count; i += threads_of_grid())
-		if (claim_of(p, p.plan.verify_slot_indices[i]) == CLAIMED)
-			p.first_entry[p.plan.verify_slot_indices[i]] = 0;
-	for (int64_t full = first_of_thread(); p.mapping && full < p.full_count;
-	        full += threads_of_grid())
-		if (full_claim_of(p, full) == CLAIMED)
-			p.first_full[p.mapping[full]] = 0;
+	int64_t count = claim_count(p);
+	for (int64_t i = first_of_thread(); i < count; i += threads_of_grid()) {
+		int64_t slot = p.on_mapping ? p.mapping[i] : p.plan.verify_slot_indices[i];
+		if ((p.on_mapping ? full_claim_of(p, i) : claim_of(p, slot)) != CLAIMED)
+			continue;
+		p.scratch[1][slot] = 0;
+		if (!p.on_mapping)
+			p.scratch[0][slot] = 0;
+	}
 }

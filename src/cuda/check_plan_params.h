@@ -14,9 +14,10 @@ struct kvc__check_plan_params {
 	kvc_plan plan;
 	const int64_t *mapping; /* or NULL */
 	int64_t full_count;
-	int64_t *first_entry; /* [record_count] scratch: INT64_MAX - the first entry on each slot */
-	int64_t *first_full;  /* the same of full slots on window slots */
+	int64_t *scratch[2]; /* [record_count] each */
 	struct kvc__cuda_ring ring;
+	int32_t on_mapping; /* the full slots of the mapping, or the entries of the plan */
+	int32_t padding;
 };
 
 #endif

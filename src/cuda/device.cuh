@@ -24,6 +24,12 @@ static __device__ __forceinline__ void kvc__release_next()
 #endif
 }
 
+// Ask for a line that will be read soon.
+static __device__ __forceinline__ void kvc__prefetch(const void *at)
+{
+	asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
+}
+
 // Count one offending row. 'first' holds -1 if there is none yet, which is the largest unsigned.
 static __device__ __forceinline__ void kvc__report_row(kvc_report *report, int reason, int64_t row)
 {

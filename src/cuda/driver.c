@@ -41,6 +41,7 @@ static const struct {
 	{ "cuLibraryGetKernel", offsetof(struct kvc__driver, library_kernel) },
 	{ "cuKernelSetAttribute", offsetof(struct kvc__driver, kernel_attribute) },
 	{ "cuLaunchKernelEx", offsetof(struct kvc__driver, launch) },
+	{ "cuOccupancyMaxActiveClusters", offsetof(struct kvc__driver, active_clusters) },
 	{ "cuPointerGetAttributes", offsetof(struct kvc__driver, pointer_attributes) },
 	{ "cuMemsetD8Async", offsetof(struct kvc__driver, memset_async) },
 	{ "cuMemcpyDtoHAsync_v2", offsetof(struct kvc__driver, copy_to_host_async) },
@@ -171,11 +172,10 @@ static kvc_status find_kernel(
 	return KVC_OK;
 }
 
-kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch *launch,
-        const void *params, void *stream)
+/* Fills 'attributes', at least two of them, which the result points to. */
+static CUlaunchConfig config_of(
+        const struct kvc__launch *launch, CUlaunchAttribute *attributes, void *stream)
 {
-	CUlaunchAttribute attributes[2];
-	unsigned attribute_count = 0;
 	CUlaunchConfig config = {
 		.gridDimX = launch->grid_x,
 		.gridDimY = launch->grid_y ? launch->grid_y : 1,
@@ -187,26 +187,47 @@ kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch
 		.hStream = (CUstream)stream,
 		.attrs = attributes,
 	};
+	unsigned count = 0;
+
+	memset(attributes, 0, 2 * sizeof(*attributes));
+	if (launch->programmatic && kvc__cuda_newest() >= 90) {
+		attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+		attributes[count++].value.programmaticStreamSerializationAllowed = 1;
+	}
+	if (launch->cluster) {
+		attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+		attributes[count].value.clusterDim.x = launch->cluster;
+		attributes[count].value.clusterDim.y = 1;
+		attributes[count++].value.clusterDim.z = 1;
+	}
+	config.numAttrs = count;
+	return config;
+}
+
+kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch *launch,
+        const void *params, void *stream)
+{
+	CUlaunchAttribute attributes[2];
+	const CUlaunchConfig config = config_of(launch, attributes, stream);
 	void *arguments[1] = { (void *)(uintptr_t)params };
 	CUkernel handle;
 
-	memset(attributes, 0, sizeof(attributes));
-	if (launch->programmatic && kvc__cuda_newest() >= 90) {
-		attributes[attribute_count].id =
-		        CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-		attributes[attribute_count++].value.programmaticStreamSerializationAllowed = 1;
-	}
-	if (launch->cluster) {
-		attributes[attribute_count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-		attributes[attribute_count].value.clusterDim.x = launch->cluster;
-		attributes[attribute_count].value.clusterDim.y = 1;
-		attributes[attribute_count++].value.clusterDim.z = 1;
-	}
-	config.numAttrs = attribute_count;
 	KVC__TRY(find_kernel(kernel, launch, &handle));
 	/* A CUkernel may stand where a CUfunction is asked for: the driver takes the current context's. */
 	return kvc__driver_check(
 	        driver.launch(&config, (CUfunction)handle, arguments, NULL), kernel->name);
+}
+
+int kvc__cuda_can_place(struct kvc__kernel *kernel, const struct kvc__launch *launch)
+{
+	CUlaunchAttribute attributes[2];
+	const CUlaunchConfig config = config_of(launch, attributes, NULL);
+	CUkernel handle;
+	int clusters = 0;
+
+	return find_kernel(kernel, launch, &handle) == KVC_OK &&
+	       driver.active_clusters(&clusters, (CUfunction)handle, &config) == CUDA_SUCCESS &&
+	       clusters > 0;
 }
 
 kvc_status kvc__cuda_chip(struct kvc__chip *out)

@@ -30,6 +30,8 @@ struct kvc__driver {
 	        CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device);
 	CUresult (*launch)(
 	        const CUlaunchConfig *config, CUfunction function, void **params, void **extra);
+	CUresult (*active_clusters)(
+	        int *clusters, CUfunction function, const CUlaunchConfig *config);
 	CUresult (*pointer_attributes)(unsigned count, CUpointer_attribute *attributes,
 	        void **values, CUdeviceptr pointer);
 	CUresult (*memset_async)(
@@ -71,6 +73,9 @@ static inline int64_t kvc__divide_up(int64_t a, int64_t b)
 
 kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch *launch,
         const void *params, void *stream);
+
+/* Can the current device place a cluster of this size? More than eight blocks it need not. */
+int kvc__cuda_can_place(struct kvc__kernel *kernel, const struct kvc__launch *launch);
 
 /* The newest compute capability, times ten, that this build has code for: what kernels see as
  * __CUDA_ARCH__ is never more, whatever the chip can do. */

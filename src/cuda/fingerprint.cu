@@ -42,33 +42,65 @@ static __device__ __forceinline__ bool is_wanted(const kvc__fingerprint_params &
 
 enum { ROWS_ANY, ROWS_PLAIN, ROWS_TILES };
 
+// Rounds of a warp whose results can wait in shared memory for the launch before.
+#define EARLY_ROUNDS 4
+
+static __device__ __forceinline__ int64_t wanted_slot(
+        const kvc__fingerprint_params &p, int64_t i, bool mine)
+{
+	int64_t slot = mine ? p.slots[i] : -1;
+	return is_wanted(p, slot) ? slot : -1;
+}
+
+static __device__ __forceinline__ void put(
+        const kvc__fingerprint_params &p, int64_t i, bool mine, int64_t slot, uint64_t fingerprint)
+{
+	if (mine && !p.out_by_slot)
+		*(uint64_t *)(p.out + i * p.out_stride) = fingerprint;
+	else if (slot >= 0)
+		*(uint64_t *)(p.out + slot * p.out_stride) = fingerprint;
+}
+
 // A lane an entry; each warp goes its own way.
 template <int KIND>
 static __device__ __forceinline__ void fingerprint_batches(const kvc__fingerprint_params &p)
 {
+	constexpr int WARPS = (KIND == ROWS_TILES ? KVC__TILE_THREADS : KVC__ROW_THREADS) / 32;
 	extern __shared__ __align__(16) char stages[];
+	__shared__ uint64_t early[WARPS][EARLY_ROUNDS * 32];
 
 	kvc__row_keys keys; // no memory that an earlier kernel writes
 	if (KIND == ROWS_PLAIN)
 		keys.load();
-	kvc__wait_for_previous();
+	bool waits = p.is_early;
+	if (!waits)
+		kvc__wait_for_previous();
 	kvc__release_next();
 	const kvc__strips_head &head = p.sources.head;
 	const kvc__strip *strips = strips_of(p);
-	int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+	int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	int64_t begin, end;
 	range_of(p, &begin, &end);
 	int64_t n = end > begin ? end - begin : 0;
-	int64_t all_warps = (int64_t)gridDim.x * warps;
+	int64_t all_warps = (int64_t)gridDim.x * WARPS;
 	int batch = kvc__batch_size(n, all_warps);
+	int64_t first = ((int64_t)blockIdx.x * WARPS + warp) * batch + lane, step = all_warps * batch;
 
-	for (int64_t first = ((int64_t)blockIdx.x * warps + warp) * batch; first < n;
-	        first += all_warps * batch) {
-		int64_t i = begin + first + lane;
-		bool mine = lane < batch && first + lane < n;
-		int64_t slot = mine ? p.slots[i] : -1;
-		if (!is_wanted(p, slot))
-			slot = -1;
+	for (int round = 0;; round++) {
+		int64_t at = first + round * step;
+		bool over = at - lane >= n, mine = lane < batch && at < n;
+		if (waits && (over || round == EARLY_ROUNDS)) {
+			kvc__wait_for_previous();
+			waits = false;
+			for (int i = 0; i < round; i++) {
+				int64_t kept = begin + first + i * step;
+				bool has = lane < batch && kept < end;
+				put(p, kept, has, wanted_slot(p, kept, has), early[warp][32 * i + lane]);
+			}
+		}
+		if (over)
+			break;
+		int64_t slot = wanted_slot(p, begin + at, mine);
 		uint64_t fingerprint = 0;
 		uint64_t *sums = (uint64_t *)stages + warp * KVC__SUMS_WARP;
 		if (KIND == ROWS_TILES)
@@ -78,10 +110,10 @@ static __device__ __forceinline__ void fingerprint_batches(const kvc__fingerprin
 			fingerprint = kvc__xxh3_plain(head, strips, keys, slot, sums);
 		else if (!p.is_zero)
 			fingerprint = kvc__xxh3_warp(head, strips, slot, sums);
-		if (mine && !p.out_by_slot)
-			*(uint64_t *)(p.out + i * p.out_stride) = fingerprint;
-		else if (slot >= 0)
-			*(uint64_t *)(p.out + slot * p.out_stride) = fingerprint;
+		if (waits)
+			early[warp][32 * round + lane] = fingerprint;
+		else
+			put(p, begin + at, mine, slot, fingerprint);
 	}
 }
 

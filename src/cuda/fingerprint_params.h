@@ -15,6 +15,9 @@ struct kvc__fingerprint_params {
 	int64_t out_stride;
 	int32_t out_by_slot; /* one a slot, those left out stay as they are; 0: one an entry, 0 for those */
 	int32_t is_zero; /* store 0 without looking at bytes */
+	/* What is read is older than the launches before, only what is written is not: hash first, wait then. */
+	int32_t is_early;
+	int32_t padding;
 	/* Where not NULL: only the entries that a plan's requests have. */
 	const int64_t *offsets;
 	const int32_t *num_valid;

@@ -1,4 +1,4 @@
-/* Launching check_plan.cu: mark, judge, wipe. */
+/* Launching check_plan.cu: mark, judge, wipe, of the mapping and of the plan. */
 #include "cuda/cuda.h"
 
 #if defined(KVC_WITH_CUDA)
@@ -28,27 +28,35 @@ static struct kvc__check_plan_params check_params_of(const struct kvc__cuda_chec
 		.plan = *call->plan,
 		.mapping = job->mapping,
 		.full_count = job->full_count,
-		.first_entry = job->first_entry,
-		.first_full = job->first_full,
+		.scratch = { job->scratch[0], job->scratch[1] },
 		.ring = kvc__cuda_ring_of(job->ring),
 	};
 
 	return p;
 }
 
-kvc_status kvc__cuda_check_plan(const struct kvc__cuda_check_plan *call, void *stream)
+/* One after the other, because they share the scratch. */
+static kvc_status launch_claims(
+        struct kvc__check_plan_params *p, int on_mapping, int64_t claims, void *stream)
 {
-	const struct kvc__check_plan_params p = check_params_of(call);
-	int64_t entries =
-	        p.plan.verify_capacity > p.full_count ? p.plan.verify_capacity : p.full_count;
-	int64_t blocks = (entries + CLAIM_THREADS - 1) / CLAIM_THREADS;
+	int64_t blocks = kvc__divide_up(claims, CLAIM_THREADS);
 	struct kvc__launch launch = { .block = CLAIM_THREADS, .programmatic = 1 };
 
+	p->on_mapping = on_mapping;
 	blocks = blocks < 1 ? 1 : blocks > CLAIM_BLOCKS_MAX ? CLAIM_BLOCKS_MAX : blocks;
 	launch.grid_x = (unsigned)blocks;
-	KVC__TRY(kvc__cuda_launch(&mark_kernel, &launch, &p, stream));
-	KVC__TRY(kvc__cuda_launch(&judge_kernel, &launch, &p, stream));
-	return kvc__cuda_launch(&wipe_kernel, &launch, &p, stream);
+	KVC__TRY(kvc__cuda_launch(&mark_kernel, &launch, p, stream));
+	KVC__TRY(kvc__cuda_launch(&judge_kernel, &launch, p, stream));
+	return kvc__cuda_launch(&wipe_kernel, &launch, p, stream);
+}
+
+kvc_status kvc__cuda_check_plan(const struct kvc__cuda_check_plan *call, void *stream)
+{
+	struct kvc__check_plan_params p = check_params_of(call);
+
+	if (p.mapping)
+		KVC__TRY(launch_claims(&p, 1, p.full_count, stream));
+	return launch_claims(&p, 0, p.plan.verify_capacity, stream);
 }
 
 #endif

@@ -71,6 +71,8 @@ static void set_slots(struct kvc__fingerprint_params *p, const int64_t *slots, i
 	p->out_stride = 0;
 	p->out_by_slot = 0;
 	p->is_zero = 0;
+	p->is_early = 0;
+	p->padding = 0;
 	p->offsets = NULL;
 	p->num_valid = NULL;
 	p->request_capacity = 0;

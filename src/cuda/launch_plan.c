@@ -9,16 +9,13 @@
 
 #define PLAN_THREADS 256 /* as in plan.cu */
 #define PLAN_TILE 1024
-/* Entries that a block takes at a time. */
-#define SMALL_ENTRIES 512
-#define LARGE_ENTRIES 1024
-/* Blocks on each multiprocessor of the largest chips: all of them at once. */
-#define BLOCKS_MAX (4 * 132)
+#define CHUNK_ENTRIES 1024 /* that a block takes at a time */
+/* Two on each multiprocessor of the largest chips: each adds up all lengths for itself. */
+#define BLOCKS_MAX (2 * 132)
 /* Sums of lengths stay below this. */
 #define LENGTHS_MAX (INT64_C(1) << 62)
 
-static struct kvc__kernel small_kernel = { "kvc_plan_small", 0 };
-static struct kvc__kernel large_kernel = { "kvc_plan_large", 0 };
+static struct kvc__kernel entries_kernel = { "kvc_plan_entries", 0 };
 static struct kvc__kernel turn_kernel = { "kvc_plan_turn", 0 };
 
 static int64_t clamp(int64_t value, int64_t most)
@@ -36,17 +33,14 @@ kvc_status kvc__cuda_plan(const struct kvc__cuda_plan *call, void *stream)
 		.report = call->report,
 		.length_max = LENGTHS_MAX / (bs > 0 ? bs : 1),
 	};
-	int64_t capacity = p.out.verify_capacity;
-	int large = capacity > BLOCKS_MAX * SMALL_ENTRIES;
-	int64_t emitters = large ? clamp(kvc__divide_up(capacity, LARGE_ENTRIES), BLOCKS_MAX)
-	                         : clamp(kvc__divide_up(capacity, SMALL_ENTRIES), BLOCKS_MAX);
+	int64_t emitters = clamp(kvc__divide_up(p.out.verify_capacity, CHUNK_ENTRIES), BLOCKS_MAX);
 	struct kvc__launch launch = { .block = PLAN_THREADS, .programmatic = 1 };
 
 	/* A single block can move *rotation on by itself. */
 	if (emitters > 1 || bs > PLAN_TILE)
 		p.writer_blocks = (int32_t)clamp(kvc__divide_up(bs, PLAN_TILE), BLOCKS_MAX);
 	launch.grid_x = (unsigned)(emitters + p.writer_blocks);
-	KVC__TRY(kvc__cuda_launch(large ? &large_kernel : &small_kernel, &launch, &p, stream));
+	KVC__TRY(kvc__cuda_launch(&entries_kernel, &launch, &p, stream));
 	if (launch.grid_x == 1 || !p.rotation || p.job.sglang)
 		return KVC_OK;
 	launch.grid_x = 1;

@@ -7,8 +7,11 @@
 #include "cuda/driver.h"
 #include "cuda/scatter_params.h"
 
-/* Blocks that share a request, at most; and how many blocks there may be for that. */
+/* Blocks that share a request, at most: any chip that has clusters places eight, some place more. */
 #define TEAM_MAX 16
+#define TEAM_ANYWHERE 8
+/* Blocks of a call, where teams are made for speed alone, and at most. */
+#define FEW_BLOCKS 1024
 #define TEAMS_BLOCKS_MAX 2048
 
 /* Names as scatter.cu spells them: threads of a block, quads of a thread. */
@@ -17,23 +20,52 @@ static struct scatter_shape {
 	        team; /* one kernel: what a launch may have is set once a handle */
 	unsigned threads;
 	int64_t chunk;
+	unsigned shared; /* where a chunk is staged */
 } scatter_shapes[] = {
-#define SHAPE(THREADS, QUADS)                                                                      \
+#define SHAPE(THREADS, QUADS, STAGED)                                                              \
 	{                                                                                          \
 		{ "kvc_scatter_" #THREADS "_" #QUADS, 0 },                                         \
-		        { "kvc_scatter_" #THREADS "_" #QUADS, 0 }, THREADS, THREADS *QUADS * 4     \
+		        { "kvc_scatter_" #THREADS "_" #QUADS, 0 }, THREADS, THREADS *QUADS * 4,    \
+		        STAGED *THREADS *QUADS * 16                                                \
 	}
-	SHAPE(256, 1),
-	SHAPE(512, 1),
-	SHAPE(512, 4),
+	SHAPE(128, 1, 0),
+	SHAPE(128, 4, 0),
+	SHAPE(256, 4, 0),
+	SHAPE(256, 8, 1),
 };
+
+/* 'reach': how long a request may well be. */
+static struct scatter_shape *pick_shape(int64_t reach, int64_t request_count)
+{
+	if (reach <= scatter_shapes[0].chunk)
+		return &scatter_shapes[0];
+	if (reach <= scatter_shapes[1].chunk)
+		return &scatter_shapes[1];
+	/* Two blocks a request, or one of twice the size. */
+	if (reach <= 2 * scatter_shapes[2].chunk && 2 * request_count <= FEW_BLOCKS)
+		return &scatter_shapes[2];
+	return &scatter_shapes[3];
+}
+
+static struct kvc__launch launch_of(
+        const struct scatter_shape *shape, const struct kvc__scatter_params *p)
+{
+	struct kvc__launch launch = {
+		.grid_x = (unsigned)(p->job.request_count * p->team),
+		.block = shape->threads,
+		.shared_bytes = shape->shared,
+		.programmatic = 1,
+		.cluster = p->check_tokens && p->team > 1 ? (unsigned)p->team : 0,
+	};
+
+	return launch;
+}
 
 kvc_status kvc__cuda_scatter(const struct kvc__cuda_scatter *call, void *stream)
 {
 	const struct kvc__scatter *job = call->job;
-	/* How long a request may well be: no longer than its row, or all there is. */
 	int64_t reach = job->column_count < job->flat_count ? job->column_count : job->flat_count;
-	struct scatter_shape *shape = scatter_shapes;
+	struct scatter_shape *shape = pick_shape(reach, job->request_count);
 	struct kvc__scatter_params p = {
 		.job = *job,
 		.report = call->report,
@@ -41,23 +73,21 @@ kvc_status kvc__cuda_scatter(const struct kvc__cuda_scatter *call, void *stream)
 		.check_tokens = call->check_tokens,
 		.allow_placeholder = call->allow_placeholder,
 		.team = 1,
+		.wide_rows =
+		        ((uint64_t)(uintptr_t)job->table | (uint64_t)job->row_stride * 4) % 16 == 0,
 	};
 	struct kvc__chip chip;
 
 	KVC__TRY(kvc__cuda_chip(&chip));
-	while (shape->chunk < reach && shape + 1 < scatter_shapes + 3)
-		shape++;
 	while (p.team < TEAM_MAX && p.team * shape->chunk < reach &&
 	        2 * p.team * job->request_count <= TEAMS_BLOCKS_MAX &&
 	        (chip.has_clusters || !p.check_tokens))
-		p.team *= 2;
-	const struct kvc__launch launch = {
-		.grid_x = (unsigned)(job->request_count * p.team),
-		.block = shape->threads,
-		.programmatic = 1,
-		.cluster = p.check_tokens && p.team > 1 ? (unsigned)p.team : 0,
-	};
-
+		p.team *= 2, p.team_shift++;
+	struct kvc__launch launch = launch_of(shape, &p);
+	if (launch.cluster > TEAM_ANYWHERE && !kvc__cuda_can_place(&shape->team, &launch)) {
+		p.team /= 2, p.team_shift--;
+		launch = launch_of(shape, &p);
+	}
 	return kvc__cuda_launch(launch.cluster ? &shape->team : &shape->alone, &launch, &p, stream);
 }
 

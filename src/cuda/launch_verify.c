@@ -79,8 +79,8 @@ static kvc_status launch_verify(const struct kvc__verify_params *p, int kind, vo
 		unsigned threads, shared;
 	} shapes[] = {
 		{ KVC__LIGHT_BLOCKS, 256, 0 },
-		{ KVC__LIGHT_BLOCKS, 256, 0 },
-		{ KVC__LIGHT_BLOCKS, 256, 0 },
+		{ KVC__PIECE_BLOCKS, 256, 0 },
+		{ KVC__PIECE_BLOCKS, 256, 0 },
 		{ KVC__ROW_BLOCKS, KVC__ROW_THREADS, KVC__ROW_SHARED },
 		{ KVC__ROW_BLOCKS, KVC__ROW_THREADS, KVC__ROW_SHARED },
 		{ KVC__TILE_BLOCKS, KVC__TILE_THREADS, KVC__TILE_SHARED },

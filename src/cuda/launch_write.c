@@ -11,13 +11,13 @@
 
 _Static_assert(sizeof(struct kvc__write_params) <= KVC__PARAMS_BYTES_MAX, "one launch takes it");
 
-/* Bytes of KV up to which the few multiprocessors of one cluster are no slower than all. */
-#define SMALL_BYTES (1 << 20)
-#define SMALL_REQUESTS 8192
-#define STEP_REQUESTS (KVC__WRITE_SMALL_BLOCKS * KVC__WRITE_SMALL_THREADS / 2) /* a thread each */
+/* Bytes of KV up to which a warp a slot is no slower than batches of slots. */
+#define SMALL_BYTES (8 << 20)
+#define SMALL_REQUESTS 8192 /* one block walks them all */
+#define SETTLE_BLOCKS                                                                              \
+	2 /* a multiprocessor: they wait beside the chains and what is hashed meanwhile */
 #define CHAIN_BLOCKS_MAX 65535
 
-static struct kvc__kernel step_kernel = { "kvc_write_step", 0 };
 static struct kvc__kernel small_kernel = { "kvc_write_small", 0 };
 static struct kvc__kernel mark_kernel = { "kvc_write_mark", 0 };
 static struct kvc__kernel chain_kernel = { "kvc_write_chain", 0 };
@@ -49,25 +49,24 @@ static void set_write_params(struct kvc__write_params *p, const struct kvc__cuda
 	p->bytes_hashed = p->is_computed ? p->sources.head.bytes_hashed : 0;
 }
 
-/* One cluster of blocks: what a decode step is. splitmix rows are staged there 2 KiB at a time. */
-static int is_small(const struct kvc__write_params *p, const struct kvc__chip *chip)
+/* One launch: what a decode step is. splitmix rows are staged there 2 KiB at a time. */
+static int is_small(const struct kvc__write_params *p)
 {
-	return chip->has_clusters && kvc__strips_are_small(&p->sources) &&
-	       p->token_count <= KVC__WRITE_SMALL_TOKENS && p->request_capacity <= SMALL_REQUESTS &&
+	return kvc__strips_are_small(&p->sources) && p->token_count <= KVC__WRITE_SMALL_TOKENS &&
+	       p->request_capacity <= SMALL_REQUESTS &&
 	       p->token_count * p->bytes_hashed <= SMALL_BYTES;
 }
 
 static kvc_status launch_small(const struct kvc__write_params *p, void *stream)
 {
-	struct kvc__launch launch = {
-		.grid_x = KVC__WRITE_SMALL_BLOCKS,
+	int64_t warps = p->is_computed && p->sources.head.hashed > 0 ? p->token_count : 0;
+	const struct kvc__launch launch = {
+		.grid_x = 1 + (unsigned)kvc__divide_up(warps, KVC__WRITE_SMALL_THREADS / 32),
 		.block = KVC__WRITE_SMALL_THREADS,
 		.programmatic = 1,
-		.cluster = KVC__WRITE_SMALL_BLOCKS,
 	};
-	int step = !p->scratch && p->request_capacity <= STEP_REQUESTS;
 
-	return kvc__cuda_launch(step ? &step_kernel : &small_kernel, &launch, p, stream);
+	return kvc__cuda_launch(&small_kernel, &launch, p, stream);
 }
 
 static kvc_status launch_grid(
@@ -104,6 +103,8 @@ static kvc_status launch_hashes(
 	hash.out_stride = p->records.stride;
 	hash.out_by_slot = 1;
 	hash.is_zero = !p->is_computed || p->sources.head.hashed == 0;
+	hash.is_early = !hash.is_zero;
+	hash.padding = 0;
 	hash.offsets = p->offsets;
 	hash.num_valid = p->num_valid;
 	hash.request_capacity = p->request_capacity;
@@ -119,15 +120,17 @@ kvc_status kvc__cuda_write(const struct kvc__cuda_write *call, void *stream)
 	KVC__TRY(kvc__cuda_strips(&p.sources, &call->job->group));
 	KVC__TRY(kvc__cuda_chip(&chip));
 	set_write_params(&p, call);
-	if (is_small(&p, &chip))
+	if (is_small(&p))
 		return launch_small(&p, stream);
-	int64_t entry_blocks = (p.token_count + 255) / 256;
+	int64_t entry_blocks = kvc__divide_up(p.token_count, 256);
+	int64_t settle_blocks = (int64_t)chip.processors * SETTLE_BLOCKS;
 	if (p.token_count > 0 && p.request_capacity > 0) {
 		if (p.scratch)
 			KVC__TRY(launch_grid(&mark_kernel, &p, entry_blocks, stream));
 		KVC__TRY(launch_grid(&chain_kernel, &p, chain_blocks(&p), stream));
 	}
-	KVC__TRY(launch_grid(&settle_kernel, &p, entry_blocks, stream));
+	KVC__TRY(launch_grid(&settle_kernel, &p,
+	        entry_blocks < settle_blocks ? entry_blocks : settle_blocks, stream));
 	if (p.token_count == 0 || p.request_capacity == 0 || (p.scratch && !p.is_computed))
 		return KVC_OK;
 	return launch_hashes(&p, &call->job->group, stream);

@@ -20,6 +20,7 @@
 #define WARPS (THREADS / 32)
 #define ITEMS 4 // requests of a thread, in a tile
 #define TILE (THREADS * ITEMS)
+#define STEPS 4 // of a warp, 32 entries each, whose loads are under way at once
 
 // Predecessor codes, as in cpu/plan_portable.c.
 enum { PREV_CHAIN_START = -1, PREV_CHAIN_IN = -2, PREV_UNKNOWN = -3 };
@@ -130,7 +131,7 @@ static __device__ __forceinline__ int64_t sum_before(int64_t value, int64_t *sum
 
 // One tile of requests: where each begins in the full list, and from which position on.
 struct Tile {
-	int64_t base[TILE + 1]; // [count] and on: the end of the tile
+	int64_t base[TILE + 1]; // [count]: the end of the tile
 	int64_t shift[TILE];    // position = number in the list + shift
 	int64_t row[TILE];
 };
@@ -174,13 +175,17 @@ static __device__ __forceinline__ int64_t load_tile(
 	}
 #pragma unroll
 	for (int i = 0; i < ITEMS; i++) {
-		tile.base[at + i] = base;
-		tile.shift[at + i] = begin[i] - base;
-		tile.row[at + i] = row[i];
+		if (first + at + i < p.job.request_count) {
+			tile.base[at + i] = base;
+			tile.shift[at + i] = begin[i] - base;
+			tile.row[at + i] = row[i];
+		}
 		base += length[i];
 	}
+	// Behind the last one, wherever that is.
+	int64_t rest = p.job.request_count - first;
 	if (threadIdx.x == THREADS - 1)
-		tile.base[TILE] = base;
+		tile.base[rest < TILE ? rest : TILE] = base;
 	__syncthreads();
 	return carry + total;
 }
@@ -198,6 +203,21 @@ static __device__ __forceinline__ int request_at(const int64_t *base, int low, i
 			low = middle;
 		else
 			high = middle;
+	}
+	return low;
+}
+
+// The same by a whole warp that looks for one g: a step of 32 at a time.
+static __device__ __forceinline__ int request_of_warp(const int64_t *base, int low, int high, int64_t g)
+{
+	if (KVC__MOVES_ONLY)
+		return request_at(base, low, high, g);
+	int lane = threadIdx.x % 32;
+	while (high - low > 1) {
+		int step = (high - low + 31) / 32, at = low + lane * step;
+		unsigned begun = __ballot_sync(KVC__FULL_WARP, at < high && base[at] <= g);
+		low += (__popc(begun) - 1) * step;
+		high = low + step < high ? low + step : high;
 	}
 	return low;
 }
@@ -261,7 +281,6 @@ static __device__ __forceinline__ void emit_32(const kvc__plan_params &p, const 
 // 32 * STEPS entries of request k, number 'start' and on, which begin inside it and whose slots and
 // tokens lie inside their tables: no lane has anything to ask, and all loads are under way at once.
 // false, with nothing done, if it is not so.
-template <int STEPS>
 static __device__ __forceinline__ bool emit_run(const kvc__plan_params &p, const Tile &tile,
         int64_t tile_first, int k, int64_t start, int64_t shift)
 {
@@ -279,7 +298,8 @@ static __device__ __forceinline__ bool emit_run(const kvc__plan_params &p, const
 		if (!table_has(job.tokens, row, column) ||
 		        !table_has(job.tokens, row, column + 32 * STEPS - 1))
 			return false;
-		known = job.valid_lens[r] - column;
+		int64_t valid = job.valid_lens[r];
+		known = valid > column ? valid - column : 0; // a difference might overflow
 	}
 	const int32_t *slots = job.slots.data + row * job.slots.row_stride + first + lane;
 	const int32_t *tokens = job.tokens.data + row * job.tokens.row_stride + column + lane;
@@ -311,7 +331,6 @@ static __device__ __forceinline__ bool emit_run(const kvc__plan_params &p, const
 
 // Write numbers [from, to) of the list, which all lie in this tile, to places from + shift and on. Chunks
 // of places go round the blocks, so that all of them write near each other.
-template <int STEPS>
 static __device__ __forceinline__ void emit(const kvc__plan_params &p, const Tile &tile,
         int64_t tile_first, int64_t from, int64_t to, int64_t shift, int block, int blocks)
 {
@@ -331,9 +350,9 @@ static __device__ __forceinline__ void emit(const kvc__plan_params &p, const Til
 			start = from;
 		if (start >= past)
 			continue;
-		k = request_at(tile.base, k, high, start);
+		k = request_of_warp(tile.base, k, high, start);
 		if (plain && start + 32 * STEPS <= past && past <= tile.base[k + 1] &&
-		        emit_run<STEPS>(p, tile, tile_first, k, start, shift))
+		        emit_run(p, tile, tile_first, k, start, shift))
 			continue;
 		for (int64_t at = start; at < past; at += 32)
 			emit_32(p, tile, tile_first, k, high, at, past, shift);
@@ -473,7 +492,6 @@ static __device__ __forceinline__ void conclude(
 		*p.rotation = turned(rotation, total, capacity);
 }
 
-template <int STEPS>
 static __device__ __forceinline__ void make_plan(const kvc__plan_params &p)
 {
 	__shared__ Tile tile;
@@ -503,7 +521,7 @@ static __device__ __forceinline__ void make_plan(const kvc__plan_params &p)
 			from = from > carry ? from : carry;
 			to = to < past ? to : past;
 			if (from < to)
-				emit<STEPS>(p, tile, t, from, to, shift, block, (int)gridDim.x - writers);
+				emit(p, tile, t, from, to, shift, block, (int)gridDim.x - writers);
 		}
 		carry = past;
 	}
@@ -517,17 +535,10 @@ static __device__ __forceinline__ void make_plan(const kvc__plan_params &p)
 	}
 }
 
-// Few entries a thread, so that all blocks are busy, or more, so that more loads are under way.
-KVC__KERNEL void __launch_bounds__(THREADS, 4) kvc_plan_small(
+KVC__KERNEL void __launch_bounds__(THREADS, 4) kvc_plan_entries(
         const __grid_constant__ kvc__plan_params p)
 {
-	make_plan<2>(p);
-}
-
-KVC__KERNEL void __launch_bounds__(THREADS, 4) kvc_plan_large(
-        const __grid_constant__ kvc__plan_params p)
-{
-	make_plan<4>(p);
+	make_plan(p);
 }
 
 // After a plan of several blocks.

@@ -1,8 +1,9 @@
 // scatter_req_token_ids on the device: the same bytes as src/cpu/scatter_portable.c, in one launch.
 //
-// A block has a chunk of one request in registers, or a team of blocks (a cluster) its first chunks; what
-// is longer is read twice. So nobody needs to know where other requests begin. A request is judged as a
-// whole, before a word of it is stored, without any memory to pass verdicts around in:
+// A block has a chunk of one request, narrowed, in registers or shared memory, or a team of blocks (a
+// cluster) its first chunks; what is longer is read twice. So nobody needs to know where other requests
+// begin. A request is judged as a whole, before a word of it is stored, without any memory to pass
+// verdicts around in:
 //
 //   its offsets and row   by each of its blocks
 //   its row is taken      each of its blocks compares its row with those of earlier requests. A row
@@ -11,7 +12,8 @@
 //   its tokens            each block looks at its own, and the team trades what they saw
 //
 // Where blocks are few, latency counts, and every instruction of a warp is some 3 ns of it: the way
-// through this kernel is short.
+// of a sound request through this kernel is short. One that shares its row, or has a bad token, or
+// none at all, goes another way, from memory (judge).
 #include "cuda/device.cuh"
 #include "cuda/scatter_params.h"
 
@@ -28,15 +30,25 @@ static __device__ __forceinline__ bool is_sound(
 
 // ---- rows that several requests claim ----
 
-// Does this thread find one that row r loses to? '*covered': columns that later requests write.
+// Requests that could have the row of request r instead: [from, to).
+static __device__ __forceinline__ int64_t rivals_from(const kvc__scatter_params &p, int64_t r)
+{
+	return p.sglang ? r + 1 : 0;
+}
+
+static __device__ __forceinline__ int64_t rivals_to(const kvc__scatter_params &p, int64_t r)
+{
+	return p.sglang ? p.job.request_count : r;
+}
+
+// Does this thread find one that the row is lost to? '*covered': columns that later requests write.
 static __device__ __forceinline__ bool is_taken(
         const kvc__scatter_params &p, int64_t r, int64_t row, unsigned long long *covered)
 {
 	const kvc__scatter &job = p.job;
-	int64_t from = p.sglang ? r + 1 : 0, to = p.sglang ? job.request_count : r;
+	int64_t to = rivals_to(p, r);
 	bool taken = false;
-#pragma unroll 4
-	for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
+	for (int64_t i = rivals_from(p, r) + threadIdx.x; i < to; i += blockDim.x) {
 		if (__ldg(job.rows + i) != row)
 			continue;
 		int64_t first = __ldg(job.offsets + i), past = __ldg(job.offsets + i + 1);
@@ -51,41 +63,119 @@ static __device__ __forceinline__ bool is_taken(
 
 // ---- tokens ----
 
-// Four tokens from number 'at' of the request on; zeros past its end.
-static __device__ __forceinline__ void load_quad(
-        const int64_t *tokens, int64_t at, int64_t length, bool wide, int64_t *token)
-{
-	if (at + 4 <= length && wide) {
-		longlong2 x = __ldcs((const longlong2 *)(tokens + at));
-		longlong2 y = __ldcs((const longlong2 *)(tokens + at) + 1);
-		token[0] = x.x, token[1] = x.y, token[2] = y.x, token[3] = y.y;
-		return;
-	}
-#pragma unroll
-	for (int j = 0; j < 4; j++)
-		token[j] = at + j < length ? __ldcs(tokens + at + j) : 0;
-}
+// What has been seen of tokens. 'wrong' is zero and 'low' at most the largest int32 if all are in range;
+// where -1 passes, a high half must repeat its low half's sign, and 'low' is the largest of the low
+// halves plus one.
+struct Seen {
+	uint32_t wrong, low;
 
-static __device__ __forceinline__ bool has_bad(const kvc__scatter_params &p, const int64_t *token)
-{
-	uint64_t all = 0;
+	template <int COUNT>
+	__device__ __forceinline__ void look(const kvc__scatter_params &p, const int64_t (&token)[COUNT])
+	{
+		if (!p.allow_placeholder) {
 #pragma unroll
-	for (int j = 0; j < 4; j++)
-		all |= (uint64_t)(p.allow_placeholder && token[j] == -1 ? 0 : token[j]);
-	return all >> 31 != 0;
-}
-
-static __device__ __forceinline__ void store_quad(int32_t *to, int64_t at, int64_t begin, int64_t end,
-        bool wide, const int64_t *token)
-{
-	if (at >= begin && at + 4 <= end && wide) {
-		*(int4 *)(to + at) = make_int4((int)token[0], (int)token[1], (int)token[2], (int)token[3]);
-		return;
+			for (int i = 0; i < COUNT; i++) {
+				wrong |= (uint32_t)((uint64_t)token[i] >> 32);
+				low |= (uint32_t)token[i];
+			}
+			return;
+		}
+#pragma unroll
+		for (int i = 0; i < COUNT; i++) {
+			uint32_t half = (uint32_t)token[i] + 1;
+			wrong |= (uint32_t)((uint64_t)token[i] >> 32) ^ (uint32_t)((int32_t)token[i] >> 31);
+			low = low > half ? low : half;
+		}
 	}
+
+	__device__ __forceinline__ bool is_bad(const kvc__scatter_params &p) const
+	{
+		return wrong != 0 || low > (uint32_t)INT32_MAX + (uint32_t)p.allow_placeholder;
+	}
+};
+
+// A thread's tokens of a chunk, some at a time, whose loads are all under way before the first is looked
+// at: quads, wherever 16-byte accesses can be used throughout, else single tokens, neighbours in
+// neighbouring threads. 'left' tokens are there.
+template <int THREADS, int COUNT, bool QUADS>
+struct Batch {
+	static constexpr int APART = THREADS * (QUADS ? 4 : 1);
+	int32_t token[COUNT];
+
+	static __device__ __forceinline__ int first()
+	{
+		return (int)threadIdx.x * (QUADS ? 4 : 1);
+	}
+
+	__device__ __forceinline__ void take(
+	        const kvc__scatter_params &p, const int64_t *from, int at, int left, Seen &seen)
+	{
+		int64_t wide[COUNT];
+		at += first();
+		if (QUADS) {
 #pragma unroll
-	for (int j = 0; j < 4; j++)
-		if (at + j >= begin && at + j < end)
-			to[at + j] = (int32_t)(uint64_t)token[j];
+			for (int i = 0; i < COUNT; i += 4) {
+				longlong2 a = { 0, 0 }, b = { 0, 0 };
+				if (at + i / 4 * APART < left) {
+					a = __ldcs((const longlong2 *)(from + at + i / 4 * APART));
+					b = __ldcs((const longlong2 *)(from + at + i / 4 * APART) + 1);
+				}
+				wide[i] = a.x, wide[i + 1] = a.y, wide[i + 2] = b.x, wide[i + 3] = b.y;
+			}
+		} else {
+#pragma unroll
+			for (int i = 0; i < COUNT; i++)
+				wide[i] = at + i * APART < left ? __ldcs(from + at + i * APART) : 0;
+		}
+		if (!KVC__MOVES_ONLY)
+			seen.look(p, wide);
+#pragma unroll
+		for (int i = 0; i < COUNT; i++)
+			token[i] = (int32_t)wide[i];
+	}
+
+	__device__ __forceinline__ void put(int32_t *to, int at, int left) const
+	{
+		at += first();
+		if (QUADS) {
+#pragma unroll
+			for (int i = 0; i < COUNT; i += 4)
+				if (at + i / 4 * APART < left) // left as it is, this would become four stores
+					asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(
+					                     to + at + i / 4 * APART),
+					             "r"(token[i]), "r"(token[i + 1]), "r"(token[i + 2]),
+					             "r"(token[i + 3])
+					             : "memory");
+		} else {
+#pragma unroll
+			for (int i = 0; i < COUNT; i++)
+				if (at + i * APART < left)
+					to[at + i * APART] = token[i];
+		}
+	}
+
+	// In shared memory, for the same thread.
+	__device__ __forceinline__ void stage(int4 *at) const
+	{
+#pragma unroll
+		for (int i = 0; i < COUNT; i += 4)
+			at[i / 4 * THREADS + threadIdx.x] =
+			        make_int4(token[i], token[i + 1], token[i + 2], token[i + 3]);
+	}
+
+	__device__ __forceinline__ void fetch(const int4 *at)
+	{
+#pragma unroll
+		for (int i = 0; i < COUNT; i += 4) {
+			int4 quad = at[i / 4 * THREADS + threadIdx.x];
+			token[i] = quad.x, token[i + 1] = quad.y, token[i + 2] = quad.z, token[i + 3] = quad.w;
+		}
+	}
+};
+
+static __device__ __forceinline__ bool is_wide(const void *at)
+{
+	return ((uintptr_t)at & 15) == 0;
 }
 
 // ---- teams ----
@@ -94,6 +184,14 @@ static __device__ __forceinline__ void store_quad(int32_t *to, int64_t at, int64
 {
 #if __CUDA_ARCH__ >= 900
 	asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+#endif
+}
+
+// Orders nothing: it takes a fence where something was written before.
+[[maybe_unused]] static __device__ __forceinline__ void team_arrive_relaxed()
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 
@@ -114,10 +212,12 @@ static __device__ __forceinline__ bool team_or(bool mine, int *heard, int team)
 		asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
 		             : "=r"(there)
 		             : "r"(here), "r"(threadIdx.x));
-		asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(there), "r"(1) : "memory");
+		asm volatile("st.shared::cluster.u32 [%0], %1;\n\tfence.acq_rel.cluster;" ::"r"(there),
+		             "r"(1)
+		             : "memory");
 	}
 	__syncwarp();
-	team_arrive();
+	team_arrive_relaxed();
 	team_wait();
 	return *heard != 0;
 #else
@@ -127,8 +227,15 @@ static __device__ __forceinline__ bool team_or(bool mine, int *heard, int team)
 
 // ---- a request ----
 
+static __device__ __forceinline__ void account_written(const kvc__scatter_params &p, int64_t length)
+{
+	kvc__report_add(&p.report->rows_written, 1);
+	if (length > p.job.column_count)
+		kvc__report_add(&p.report->tokens_truncated, length - p.job.column_count);
+}
+
 // One thread of the request's blocks says what became of it.
-static __device__ __noinline__ void account(const kvc__scatter_params &p, int64_t r, int64_t first,
+static __device__ __forceinline__ void account(const kvc__scatter_params &p, int64_t r, int64_t first,
         int64_t past, bool has_row, bool taken, bool bad)
 {
 	bool outside = first < 0 || past > p.job.flat_count;
@@ -142,92 +249,192 @@ static __device__ __noinline__ void account(const kvc__scatter_params &p, int64_
 		kvc__report_row(p.report, KVC_REPORT_ROW_DUPLICATE, r);
 	else if (bad)
 		kvc__report_row(p.report, KVC_REPORT_TOKEN_RANGE, r);
-	else {
-		kvc__report_add(&p.report->rows_written, 1);
-		if (past - first > p.job.column_count)
-			kvc__report_add(&p.report->tokens_truncated, past - first - p.job.column_count);
-	}
+	else
+		account_written(p, past - first);
 }
 
-template <int THREADS, int QUADS>
+// A request that is not plainly sound, by all the rules. 'bad': a token of this thread is; 'heard': a
+// word of shared memory as team_or wants it, if the team trades.
+static __device__ __noinline__ void judge(const kvc__scatter_params &p, int64_t r, unsigned rank,
+        bool bad, int *heard, bool trades)
+{
+	__shared__ unsigned long long covered;
+	const kvc__scatter &job = p.job;
+	int64_t first = __ldg(job.offsets + r), past = __ldg(job.offsets + r + 1);
+	int64_t row = __ldg(job.rows + r);
+	bool has_row = (uint64_t)row < (uint64_t)job.row_count, lost = false;
+	bool empty = !is_sound(p, first, past) || !has_row;
+
+	if (threadIdx.x == 0)
+		covered = 0;
+	__syncthreads();
+	if (!empty)
+		lost = is_taken(p, r, row, &covered);
+	lost = __syncthreads_or(lost) != 0;
+	bad = __syncthreads_or(bad) != 0;
+	if (trades) {
+		team_arrive();
+		bad = team_or(bad, heard, p.team);
+	}
+	if (p.report && rank == 0 && threadIdx.x == 0)
+		account(p, r, first, past, has_row, lost, bad);
+	if (empty || lost || bad)
+		return;
+	int64_t end = min64(past - first, job.column_count);
+	int32_t *to = job.table + row * job.row_stride;
+	for (int64_t at = (int64_t)covered + (int64_t)rank * blockDim.x + threadIdx.x; at < end;
+	        at += (int64_t)p.team * blockDim.x)
+		to[at] = (int32_t)(uint64_t)__ldg(job.flat + first + at);
+}
+
+// Of the tokens [begin, ...) of a request, as many as a chunk can have.
+static __device__ __forceinline__ int left_of(int64_t length, int64_t begin, int chunk)
+{
+	return length <= begin ? 0 : length - begin < chunk ? (int)(length - begin) : chunk;
+}
+
+// One request, whose offsets are sound unless it has no length, by its team.
+struct Request {
+	int64_t r, first, length, row;
+	unsigned rank;
+	int *heard;
+};
+
+static __device__ __forceinline__ bool is_traded(const kvc__scatter_params &p)
+{
+	return !KVC__MOVES_ONLY && p.check_tokens && p.team > 1;
+}
+
+// Does this thread find another that could have the row? The first of them has been asked for.
+template <int THREADS>
+static __device__ __forceinline__ bool is_shared(
+        const kvc__scatter_params &p, const Request &q, int64_t rival)
+{
+	int64_t i = rivals_from(p, q.r) + threadIdx.x + THREADS, end = rivals_to(p, q.r);
+	bool shared = rival == q.row;
+#pragma unroll 1
+	for (; i < end; i += 4 * THREADS)
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			if (i + k * THREADS < end)
+				shared |= __ldg(p.job.rows + i + k * THREADS) == q.row;
+	return shared;
+}
+
+// Take, judge, put. 'odd': what this thread has found so far.
+template <int THREADS, int QUADS, bool STAGED, bool WHOLE>
+static __device__ __forceinline__ void scatter_request(
+        const kvc__scatter_params &p, const Request &q, int64_t rival)
+{
+	constexpr int CHUNK = THREADS * QUADS * 4, COUNT = 4 * (STAGED && QUADS > 4 ? 4 : QUADS);
+	constexpr bool CHECKS = !KVC__MOVES_ONLY;
+	typedef Batch<THREADS, COUNT, WHOLE> Tokens;
+	constexpr int STEP = THREADS * COUNT; // tokens of a batch of all threads
+	extern __shared__ int4 staged[];
+	int64_t begin = (int64_t)q.rank * CHUNK, step = (int64_t)CHUNK << p.team_shift;
+	const int64_t *tokens = p.job.flat + q.first;
+	int left = left_of(q.length, begin, CHUNK);
+	Seen seen = { 0, 0 };
+	Tokens held;
+#pragma unroll
+	for (int at = 0; at < CHUNK; at += STEP) {
+		held.take(p, tokens + begin, at, left, seen);
+		if (STAGED)
+			held.stage(staged + at / 4);
+	}
+	bool odd = CHECKS && is_shared<THREADS>(p, q, rival);
+	// What lies beyond the team's chunks is read twice.
+	if (!WHOLE && CHECKS && p.check_tokens)
+		for (int64_t far = begin + step; far < q.length; far += step)
+			for (int at = 0; at < CHUNK; at += STEP) {
+				Tokens other;
+				other.take(p, tokens + far, at, left_of(q.length, far, CHUNK), seen);
+			}
+	bool bad = CHECKS && p.check_tokens && seen.is_bad(p);
+	odd |= bad || q.length == 0 || (uint64_t)q.row >= (uint64_t)p.job.row_count;
+	if (CHECKS)
+		odd = __syncthreads_or(odd) != 0;
+	if (is_traded(p))
+		odd = team_or(odd, &q.heard[0], p.team);
+	if (CHECKS && odd) {
+		judge(p, q.r, q.rank, bad, &q.heard[1], is_traded(p));
+		return;
+	}
+	if (p.report && q.rank == 0 && threadIdx.x == 0)
+		account_written(p, q.length);
+
+	int32_t *to = p.job.table + q.row * p.job.row_stride;
+	int64_t end = min64(q.length, p.job.column_count);
+	left = left_of(end, begin, CHUNK);
+#pragma unroll
+	for (int at = 0; at < CHUNK; at += STEP) {
+		if (STAGED)
+			held.fetch(staged + at / 4);
+		held.put(to + begin, at, left);
+	}
+	for (int64_t far = begin + step; !WHOLE && far < end; far += step)
+		for (int at = 0; at < CHUNK; at += STEP) {
+			Tokens other;
+			other.take(p, tokens + far, at, left_of(end, far, CHUNK), seen);
+			other.put(to + far, at, left_of(end, far, CHUNK));
+		}
+}
+
+// Apart from the other one, so that the way of most requests through this kernel is short in memory too.
+template <int THREADS, int QUADS, bool STAGED>
+static __device__ __noinline__ void scatter_ragged(const kvc__scatter_params &p, int64_t r, int64_t first,
+        int64_t length, int64_t row, int64_t rival, unsigned rank, int *heard)
+{
+	scatter_request<THREADS, QUADS, STAGED, false>(p, { r, first, length, row, rank, heard }, rival);
+}
+
+template <int THREADS, int QUADS, bool STAGED>
 static __device__ __forceinline__ void scatter(const kvc__scatter_params &p)
 {
 	constexpr int CHUNK = THREADS * QUADS * 4;
 	constexpr bool CHECKS = !KVC__MOVES_ONLY;
-	__shared__ unsigned long long covered;
-	__shared__ int lost, heard;
+	__shared__ int heard[2];
 	const kvc__scatter &job = p.job;
-	unsigned rank = blockIdx.x % (unsigned)p.team;
-	int64_t r = blockIdx.x / (unsigned)p.team, mine = (int64_t)rank * CHUNK + 4 * threadIdx.x;
-	int64_t step = (int64_t)p.team * CHUNK;
-	bool trades = CHECKS && p.check_tokens && p.team > 1;
+	Request q;
+	q.rank = blockIdx.x & ((unsigned)p.team - 1);
+	q.r = blockIdx.x >> p.team_shift;
+	q.heard = heard;
 
-	if (CHECKS) {
+	if (is_traded(p)) {
 		if (threadIdx.x == 0)
-			covered = 0, lost = heard = 0;
-		__syncthreads();
-	}
-	if (trades)
+			heard[0] = heard[1] = 0;
+		__syncwarp();
 		team_arrive();
-	kvc__wait_for_previous();
-	kvc__release_next();
-	int64_t first = __ldg(job.offsets + r), past = __ldg(job.offsets + r + 1);
-	int64_t row = __ldg(job.rows + r);
-	bool has_row = !CHECKS || (uint64_t)row < (uint64_t)job.row_count;
-	int64_t length = is_sound(p, first, past) && has_row ? past - first : 0;
-
-	const int64_t *tokens = job.flat + first;
-	bool wide = ((uintptr_t)tokens & 15) == 0, bad = false;
-	int64_t token[QUADS * 4];
-#pragma unroll
-	for (int q = 0; q < QUADS; q++)
-		load_quad(tokens, mine + q * THREADS * 4, length, wide, token + q * 4);
-	if (CHECKS && length > 0 && is_taken(p, r, row, &covered))
-		lost = 1;
-	if (CHECKS && p.check_tokens) {
-#pragma unroll
-		for (int q = 0; q < QUADS; q++)
-			bad |= has_bad(p, token + q * 4);
-		for (int64_t at = mine + step; at - 4 * threadIdx.x < length; at += step)
-			for (int q = 0; q < QUADS; q++) {
-				int64_t other[4];
-				load_quad(tokens, at + q * THREADS * 4, length, wide, other);
-				bad |= has_bad(p, other);
-			}
 	}
-	if (CHECKS)
-		bad = __syncthreads_or(bad) != 0;
-	if (trades)
-		bad = team_or(bad, &heard, p.team);
-	if (CHECKS && p.report && rank == 0 && threadIdx.x == 0)
-		account(p, r, first, past, has_row, lost != 0, bad);
-	if (CHECKS && (bad || lost))
-		return;
-
-	int32_t *to = job.table + row * job.row_stride;
-	int64_t begin = CHECKS ? (int64_t)covered : 0, end = min64(length, job.column_count);
-	wide = ((uintptr_t)to & 15) == 0;
-#pragma unroll
-	for (int q = 0; q < QUADS; q++)
-		store_quad(to, mine + q * THREADS * 4, begin, end, wide, token + q * 4);
-	for (int64_t at = mine + step; at - 4 * threadIdx.x < end; at += step)
-		for (int q = 0; q < QUADS; q++) {
-			int64_t other[4];
-			load_quad(tokens, at + q * THREADS * 4, length, ((uintptr_t)tokens & 15) == 0, other);
-			store_quad(to, at + q * THREADS * 4, begin, end, wide, other);
-		}
+	kvc__release_next(); // it waits by itself, and where blocks are few it is late already
+	kvc__wait_for_previous();
+	q.first = __ldg(job.offsets + q.r);
+	int64_t past = __ldg(job.offsets + q.r + 1);
+	q.row = __ldg(job.rows + q.r);
+	int64_t rivals = rivals_from(p, q.r) + threadIdx.x, rival = ~q.row;
+	if (CHECKS && rivals < rivals_to(p, q.r))
+		rival = __ldg(job.rows + rivals);
+	// The way from offsets to tokens is short; whether there is such a row is asked later.
+	q.length = is_sound(p, q.first, past) ? past - q.first : 0;
+	bool whole = p.wide_rows && is_wide(job.flat + q.first) && q.length % 4 == 0 &&
+	             q.length <= job.column_count && q.length <= (int64_t)CHUNK << p.team_shift;
+	if (whole)
+		scatter_request<THREADS, QUADS, STAGED, true>(p, q, rival);
+	else
+		scatter_ragged<THREADS, QUADS, STAGED>(p, q.r, q.first, q.length, q.row, rival, q.rank, heard);
 }
 
 // ---- names that the host looks up ----
 
 // Registers decide how many loads are in flight on a chip: BLOCKS of them at least.
-#define SCATTER(THREADS, QUADS, BLOCKS) \
+#define SCATTER(THREADS, QUADS, STAGED, BLOCKS) \
 	KVC__KERNEL void __launch_bounds__(THREADS, BLOCKS) kvc_scatter_##THREADS##_##QUADS( \
 	        const __grid_constant__ kvc__scatter_params p) \
 	{ \
-		scatter<THREADS, QUADS>(p); \
+		scatter<THREADS, QUADS, STAGED>(p); \
 	}
 
-SCATTER(256, 1, 4)
-SCATTER(512, 1, 2)
-SCATTER(512, 4, 2)
+SCATTER(128, 1, false, 12)
+SCATTER(128, 4, false, 8)
+SCATTER(256, 4, false, 4)
+SCATTER(256, 8, true, 5)

@@ -10,7 +10,10 @@ struct kvc__scatter_params {
 	int32_t sglang;
 	int32_t check_tokens;
 	int32_t allow_placeholder;
-	int32_t team; /* blocks a request, a power of two */
+	int32_t team; /* blocks a request, a power of two: */
+	int32_t team_shift;
+	int32_t wide_rows; /* rows of the table begin at multiples of 16 bytes */
+	int32_t padding;
 };
 
 #endif

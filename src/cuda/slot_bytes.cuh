@@ -31,6 +31,11 @@ static __device__ __forceinline__ kvc__place kvc__place_of(const kvc__strip &str
 {
 	kvc__place place;
 	int64_t row = slot, in_page = 0;
+	if (strip.page_shift == 0) {
+		place.at = strip.base + slot * strip.row_stride;
+		place.units = strip.gather;
+		return place;
+	}
 	if (strip.page_shift != 255) {
 		row = slot >> strip.page_shift;
 		in_page = slot & (((int64_t)1 << strip.page_shift) - 1);
@@ -557,6 +562,33 @@ static __device__ __forceinline__ uint64_t kvc__fold_warp(
 
 #define KVC__ALONE_BYTES 2048
 
+// Words of shared memory, 16-byte aligned; the next eight are read while these are folded.
+static __device__ __forceinline__ uint64_t kvc__fold_words(
+        uint64_t fold, const uint64_t *word, int words)
+{
+	const ulonglong2 *pair = (const ulonglong2 *)word;
+	ulonglong2 next[4], now[4];
+	int eights = words / 8;
+	for (int k = 0; k < 4 && eights > 0; k++)
+		next[k] = pair[k];
+#pragma unroll 2
+	for (int i = 1; i <= eights; i++) {
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			now[k] = next[k];
+		if (i < eights)
+#pragma unroll
+			for (int k = 0; k < 4; k++)
+				next[k] = pair[4 * i + k];
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			fold = kvc__splitmix64(kvc__splitmix64(fold ^ now[k].x) ^ now[k].y);
+	}
+	for (int i = 8 * eights; i < words; i++)
+		fold = kvc__splitmix64(fold ^ word[i]);
+	return fold;
+}
+
 // splitmix: rows are staged by the warp, a lane a source folds; then the sources in order.
 static __device__ __forceinline__ uint64_t kvc__fold_alone(
         const kvc__strips_head &head, const kvc__strip *strips, int64_t slot, char *stage)
@@ -596,10 +628,7 @@ static __device__ __forceinline__ uint64_t kvc__fold_alone(
 		if (!KVC__MOVES_ONLY && lane < head.hashed && strips[lane].bytes > begin) {
 			uint32_t left = strips[lane].bytes - begin;
 			int words = (int)(((left < chunk ? left : chunk) + 7) / 8);
-			const uint64_t *word = (const uint64_t *)(stage + (uint32_t)lane * chunk);
-#pragma unroll 8
-			for (int i = 0; i < words; i++)
-				fold = kvc__splitmix64(fold ^ word[i]);
+			fold = kvc__fold_words(fold, (const uint64_t *)(stage + (uint32_t)lane * chunk), words);
 		}
 		__syncwarp();
 	}
@@ -609,13 +638,11 @@ static __device__ __forceinline__ uint64_t kvc__fold_alone(
 	return all;
 }
 
-static __device__ __forceinline__ uint64_t kvc__xxh3_alone(
-        const kvc__strips_head &head, const kvc__strip *strips, int64_t slot)
+static __device__ __forceinline__ uint64_t kvc__xxh3_alone(const kvc__strips_head &head,
+        const kvc__strip *strips, const kvc__row_keys &keys, int64_t slot)
 {
 	int lane = threadIdx.x % 32, piece = 2 * (lane % 4);
 	uint64_t all = 0;
-	kvc__row_keys keys;
-	keys.load();
 	for (int s = 0; s < head.hashed; s++) {
 		const kvc__strip &strip = strips[s];
 		uint64_t hash = 0;
@@ -642,11 +669,11 @@ static __device__ __forceinline__ uint64_t kvc__xxh3_alone(
 
 // The fingerprint of one slot; at most KVC__STRIPS_SMALL strips. All lanes get it. 'stage':
 // KVC__ALONE_BYTES of shared memory for splitmix.
-static __device__ __forceinline__ uint64_t kvc__hash_alone(
-        const kvc__strips_head &head, const kvc__strip *strips, int64_t slot, char *stage)
+static __device__ __forceinline__ uint64_t kvc__hash_alone(const kvc__strips_head &head,
+        const kvc__strip *strips, const kvc__row_keys &keys, int64_t slot, char *stage)
 {
 	return head.is_splitmix ? kvc__fold_alone(head, strips, slot, stage)
-	                        : kvc__xxh3_alone(head, strips, slot);
+	                        : kvc__xxh3_alone(head, strips, keys, slot);
 }
 
 // ---- values that are not finite ----

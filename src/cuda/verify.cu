@@ -42,13 +42,14 @@ struct Entry {
 	int64_t slot, prev, token, position;
 };
 
+// Read once: the cache is for the records.
 static __device__ __forceinline__ Entry load_entry(const kvc__verify_params &p, int64_t i)
 {
 	Entry e;
-	e.slot = __ldg(p.slots + i);
-	e.prev = __ldg(p.prev_slots + i);
-	e.token = p.check_tokens ? __ldg(p.expected_tokens + i) : -1;
-	e.position = __ldg(p.expected_positions + i);
+	e.slot = __ldcs(p.slots + i);
+	e.prev = __ldcs(p.prev_slots + i);
+	e.token = p.check_tokens ? __ldcs(p.expected_tokens + i) : -1;
+	e.position = __ldcs(p.expected_positions + i);
 	return e;
 }
 
@@ -339,55 +340,79 @@ static __device__ __forceinline__ void move_entry(
 	          record.fingerprint ^ (uint64_t)(before.token ^ before.position) ^ before.prev_hash);
 }
 
-// Is entry i sound? false where the answer is no, or takes the rules to find. By a whole warp: a
-// predecessor is mostly the entry before, whose record the neighbour has just read.
-template <int BYTES>
-static __device__ __forceinline__ bool is_sound(
-        const kvc__verify_params &p, const Entry &e, int64_t i, bool active)
+template <bool WIDE>
+static __device__ __forceinline__ kvc_record load_record(const kvc__cuda_records &records, int64_t slot)
 {
-	int lane = threadIdx.x % 32;
-	if (KVC__MOVES_ONLY) {
-		if (active) // the neighbour has the predecessor's record
-			move_entry<BYTES>(p, e, lane == 0);
-		return true;
-	}
-	bool live = active && kvc__has_record(p.records, e.slot) &&
-	            e.slot != (p.own_rules ? p.records.reserved_slot : 0);
-	int64_t slot_before = __shfl_up_sync(KVC__FULL_WARP, e.slot, 1);
-	unsigned all_live = __ballot_sync(KVC__FULL_WARP, live);
-	bool linked = lane > 0 && (all_live >> (lane - 1) & 1) && e.prev == slot_before;
-	bool fetch = live && !linked && reads_before(p, e);
-	kvc_record record = { 0, 0, 0, 0 }, before = { 0, 0, 0, 0 };
-	uint4 piece = make_uint4(0, 0, 0, 0);
-	if (live) {
-		record = kvc__load_record(p.records, e.slot);
-		if (BYTES == BYTES_PIECE)
-			piece = __ldg((const uint4 *)kvc__place_of(strips_of(p)[0], e.slot).at);
-	}
-	if (fetch)
-		before = kvc__load_record(p.records, e.prev);
-	int64_t token = __shfl_up_sync(KVC__FULL_WARP, record.token, 1);
-	int64_t position = __shfl_up_sync(KVC__FULL_WARP, record.position, 1);
-	uint64_t hash = __shfl_up_sync(KVC__FULL_WARP, record.prev_hash, 1);
-	if (!fetch)
-		before = { token, position, hash, 0 };
-	bool starts = !fetch && !linked;
-	uint64_t chain = starts ? kvc__chain_start(0) : kvc__next_of(before);
-	bool sound = live && record.prev_hash == chain && record.position == e.position &&
-	             (e.token == -1 || record.token == e.token);
-	if (starts)
-		sound = sound && e.prev == PREV_START && !p.batch.namespaces &&
-		        !(p.own_rules && e.position > 0);
-	if (p.own_rules && (record.token | record.position) == 0)
-		sound = sound && (record.prev_hash | record.fingerprint) != 0;
-	if (BYTES == BYTES_PIECE)
-		sound = sound && kvc__hash_piece(p.sources.head, strips_of(p)[0], piece) ==
-		                         record.fingerprint;
-	if (BYTES == BYTES_SHORT && sound)
-		sound = kvc__hash_thread(p.sources.head, strips_of(p), e.slot) == record.fingerprint;
-	return sound && !ends_badly(p, e, i, record);
+	const kvc_record *from = kvc__record_of(records, slot);
+	if (!WIDE)
+		return *from;
+	longlong2 a = *(const longlong2 *)from, b = *((const longlong2 *)from + 1);
+	return { a.x, a.y, (uint64_t)b.x, (uint64_t)b.y };
 }
 
+static __device__ __forceinline__ Entry no_entry()
+{
+	return { -1, -1, -1, 0 };
+}
+
+// Which of this thread's entries are not plainly sound: a bit for every 32nd of them. 'i' and 'e': the
+// first one. By whole warps: a predecessor is mostly the entry before, whose record the neighbour has.
+template <int BYTES, bool WIDE>
+static __device__ __forceinline__ unsigned find_unsound(
+        const kvc__verify_params &p, unsigned i, Entry e, unsigned n, unsigned step)
+{
+	const kvc__strip &strip = strips_of(p)[0];
+	int lane = threadIdx.x % 32;
+	unsigned unsound = 0;
+	for (int k = 0; i - lane < n; k++, i += step) {
+		if (KVC__MOVES_ONLY) {
+			if (i < n) // the neighbour has the predecessor's record
+				move_entry<BYTES>(p, e, lane == 0);
+			if (i + step < n)
+				e = load_entry(p, i + step);
+			continue;
+		}
+		bool live = i < n && kvc__has_record(p.records, e.slot) &&
+		            e.slot != (p.own_rules ? p.records.reserved_slot : 0);
+		int64_t slot_before = __shfl_up_sync(KVC__FULL_WARP, e.slot, 1);
+		unsigned all_live = __ballot_sync(KVC__FULL_WARP, live);
+		bool linked = lane > 0 && (all_live >> (lane - 1) & 1) && e.prev == slot_before;
+		bool fetch = live && !linked && reads_before(p, e);
+		kvc_record record = { 0, 0, 0, 0 }, before = { 0, 0, 0, 0 };
+		uint4 piece = make_uint4(0, 0, 0, 0);
+		if (live) {
+			record = load_record<WIDE>(p.records, e.slot);
+			if (BYTES == BYTES_PIECE)
+				piece = __ldg((const uint4 *)kvc__place_of(strip, e.slot).at);
+		}
+		if (fetch)
+			before = load_record<WIDE>(p.records, e.prev);
+		int64_t token = __shfl_up_sync(KVC__FULL_WARP, record.token, 1);
+		int64_t position = __shfl_up_sync(KVC__FULL_WARP, record.position, 1);
+		uint64_t hash = __shfl_up_sync(KVC__FULL_WARP, record.prev_hash, 1);
+		if (!fetch)
+			before = { token, position, hash, 0 };
+		bool starts = !fetch && !linked;
+		uint64_t chain = starts ? kvc__chain_start(0) : kvc__next_of(before);
+		bool sound = live && record.prev_hash == chain && record.position == e.position &&
+		             (e.token == -1 || record.token == e.token);
+		if (starts)
+			sound = sound && e.prev == PREV_START && !p.batch.namespaces &&
+			        !(p.own_rules && e.position > 0);
+		if (p.own_rules && (record.token | record.position) == 0)
+			sound = sound && (record.prev_hash | record.fingerprint) != 0;
+		if (BYTES == BYTES_PIECE)
+			sound = sound && kvc__hash_piece(p.sources.head, strip, piece) == record.fingerprint;
+		if (BYTES == BYTES_SHORT && sound)
+			sound = kvc__hash_thread(p.sources.head, &strip, e.slot) == record.fingerprint;
+		sound = sound && !ends_badly(p, e, i, record);
+		unsound |= (unsigned)(i < n && !sound) << k % 32;
+		e = i + step < n ? load_entry(p, i + step) : no_entry();
+	}
+	return unsound;
+}
+
+// Two loops: what the first holds in registers would go to memory if it made calls.
 template <int BYTES>
 static __device__ __forceinline__ void verify_light(const kvc__verify_params &p)
 {
@@ -396,25 +421,16 @@ static __device__ __forceinline__ void verify_light(const kvc__verify_params &p)
 	kvc__release_next();
 	if (counts_only(p))
 		return;
-	int64_t step = worker_blocks() * blockDim.x;
-	int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	// Counts are int32, so numbers of entries fit, and a step past them too.
+	unsigned step = (unsigned)worker_blocks() * blockDim.x;
+	unsigned first = blockIdx.x * blockDim.x + threadIdx.x;
 	// The first entry is asked for before it is known how many there are.
-	Entry e = { -1, -1, -1, 0 };
-	if (i < p.capacity)
-		e = load_entry(p, i);
-	int64_t n = entry_count(p);
+	Entry e = first < p.capacity ? load_entry(p, first) : no_entry();
+	unsigned n = (unsigned)entry_count(p);
 	begin_count(tally);
-	// Two loops: what the first holds in registers would go to memory if it made calls. A bit stands for
-	// every 32nd entry of this thread.
-	unsigned unsound = 0;
-	for (int k = 0; i - threadIdx.x % 32 < n; k++) {
-		bool sound = is_sound<BYTES>(p, e, i, i < n);
-		unsound |= (unsigned)(i < n && !sound) << k % 32;
-		i += step;
-		if (i < n)
-			e = load_entry(p, i);
-	}
-	i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	unsigned unsound = p.records.is_wide ? find_unsound<BYTES, true>(p, first, e, n, step)
+	                                     : find_unsound<BYTES, false>(p, first, e, n, step);
+	unsigned i = first;
 	for (int k = 0; unsound && i < n; k++, i += step)
 		if (unsound >> k % 32 & 1)
 			judge(p, i, tally);
@@ -543,7 +559,7 @@ static __device__ __forceinline__ void verify_batches(const kvc__verify_params &
 // ---- names that the host looks up ----
 
 #define LIGHT(NAME, PARAMS, BYTES) \
-	KVC__KERNEL void __launch_bounds__(256, KVC__LIGHT_BLOCKS) NAME(const __grid_constant__ PARAMS p) \
+	KVC__KERNEL void __launch_bounds__(256, BYTES == BYTES_NONE ? KVC__LIGHT_BLOCKS : KVC__PIECE_BLOCKS) NAME(const __grid_constant__ PARAMS p) \
 	{ \
 		verify_light<BYTES>((const kvc__verify_params &)p); \
 	}

@@ -7,8 +7,10 @@
 #include "cuda/canary_params.h"
 #include "cuda/ring_params.h"
 
-/* Blocks of a light kernel that are resident at once on a multiprocessor. */
-#define KVC__LIGHT_BLOCKS 6
+/* Blocks of a light kernel that are resident at once on a multiprocessor: where no bytes are hashed, and
+ * where some are. */
+#define KVC__LIGHT_BLOCKS 5
+#define KVC__PIECE_BLOCKS 4
 
 struct kvc__verify_params {
 	struct kvc__cuda_records records;

@@ -14,9 +14,13 @@
 // one before, from its own start, up to the seed. That costs what waiting for it would cost, and
 // nobody waits, so nothing can deadlock whatever blocks are resident.
 //
-// Up to a few hundred tokens the launches would be the time: one cluster of blocks does all four
-// steps, with barriers of the cluster between them, and hashes while it walks. Without scratch one
-// barrier will do (kvc_write_step): all seeds are read before it, all records are written after it.
+// Up to a thousand tokens the launches would be the time, so there is one: a block marks, walks and
+// settles, with links in its shared memory and barriers between the steps, while a warp of other
+// blocks hashes each slot (kvc_write_small). They need no barrier among them: no chain reads
+// fingerprints, and whoever writes a slot, its bytes are the same.
+//
+// In larger calls fingerprints are worked out while chains are walked, and stored behind 'settle',
+// which for that lets the next launch begin before its own turn has come.
 //
 // Over SGLang's interface seeds are as before the call; its reference works in request order.
 #include <stddef.h>
@@ -37,10 +41,14 @@ struct __align__(8) kvc__write_params_small {
 
 // ---- entries and requests ----
 
+static __device__ __forceinline__ int64_t clamp_count(const kvc__write_params &p, int64_t stated)
+{
+	return stated < 0 ? 0 : stated > p.request_capacity ? p.request_capacity : stated;
+}
+
 static __device__ __forceinline__ int64_t request_count(const kvc__write_params &p)
 {
-	int64_t count = *p.num_valid;
-	return count < 0 ? 0 : count > p.request_capacity ? p.request_capacity : count;
+	return clamp_count(p, *p.num_valid);
 }
 
 // What offsets say may be anything, so they are kept within the tokens: no sum or difference of
@@ -320,15 +328,28 @@ static __device__ __forceinline__ void check_offsets(const kvc__write_params &p,
 		report_range(p, r, -1, past);
 }
 
-// The link waits in the fingerprint field until all chains are walked.
-static __device__ __forceinline__ void park(
-        const kvc__write_params &p, int64_t slot, int64_t e, uint64_t chain)
+// The link waits in the fingerprint field until all chains are walked, or, where there are few
+// entries, in shared memory: links[e].
+static __device__ __forceinline__ void park(const kvc__write_params &p, uint64_t *links, int64_t slot,
+        int64_t e, uint64_t chain)
 {
-	if (is_winner(p, slot, e))
+	if (links)
+		links[e] = chain;
+	else if (is_winner(p, slot, e))
 		kvc__record_of(p.records, slot)->fingerprint = chain;
 }
 
 // ---- chains by one thread ----
+
+// Where a call's entries are read from: the arrays of the call, or a copy in shared memory.
+struct Entries {
+	const int64_t *slots, *tokens, *positions;
+};
+
+static __device__ __forceinline__ Entries entries_of(const kvc__write_params &p)
+{
+	return { p.slots, p.tokens, p.positions };
+}
 
 // Walk entries first .. past without storing; the chain behind them.
 static __device__ uint64_t follow_thread(
@@ -369,23 +390,25 @@ static __device__ Start start_thread(const kvc__write_params &p, int64_t n, int6
 	return start;
 }
 
-static __device__ void walk_thread(const kvc__write_params &p, int64_t n, int64_t r)
+// Walk request r from its start on.
+static __device__ __forceinline__ void walk_thread(const kvc__write_params &p, const Entries &in,
+        uint64_t *links, int64_t r, Start at)
 {
-	check_offsets(p, r);
 	int64_t e = first_entry(p, r), past = past_entry(p, r);
+	check_offsets(p, r);
 	if (e >= past)
 		return;
 	// The next entry is under way while this one is hashed.
-	int64_t slot = p.slots[e], token = p.tokens[e], position = p.positions[e];
-	Start at = start_thread(p, n, r);
+	int64_t slot = in.slots[e], token = in.tokens[e], position = in.positions[e];
 	if (at.refused)
 		report_seed(p, r);
 	for (; e < past; e++) {
 		int64_t next_slot = 0, next_token = 0, next_position = 0;
-		if (e + 1 < past) {
-			next_slot = p.slots[e + 1];
-			next_token = p.tokens[e + 1];
-			next_position = p.positions[e + 1];
+		bool is_last = e + 1 == past;
+		if (!is_last) {
+			next_slot = in.slots[e + 1];
+			next_token = in.tokens[e + 1];
+			next_position = in.positions[e + 1];
 		}
 		if (is_stored(p, slot)) {
 			check_input(p, r, e, at.chain);
@@ -395,8 +418,9 @@ static __device__ void walk_thread(const kvc__write_params &p, int64_t n, int64_
 				at.position = position;
 				at.has_position = 1;
 			}
-			park(p, slot, e, at.chain);
-			at.chain = kvc__chain_next(at.chain, token, position);
+			park(p, links, slot, e, at.chain);
+			if (!is_last)
+				at.chain = kvc__chain_next(at.chain, token, position);
 		} else {
 			check_slot(p, r, e, slot);
 		}
@@ -480,7 +504,7 @@ static __device__ __forceinline__ void put_tile(
 			else if (w.carry_has[b])
 				check_step(p, r, e, chain, w.carry_position[b]);
 		}
-		park(p, slot, e, chain);
+		park(p, nullptr, slot, e, chain);
 	}
 }
 
@@ -579,45 +603,50 @@ struct Tally {
 	int run, skipped;
 };
 
-// Does a later entry of the same request name this slot too? Without scratch nothing else tells; only
-// small calls can afford to look.
-static __device__ __forceinline__ bool is_overtaken(const kvc__write_params &p, int64_t n, int64_t e)
+// Does a later entry of the same request, up to 'past', name this slot too? Without scratch nothing else
+// tells; only small calls can afford to look.
+static __device__ __forceinline__ bool is_overtaken(
+        const kvc__write_params &p, const Entries &in, int64_t e, int64_t past)
 {
-	if (p.scratch)
-		return false;
-	int64_t past = past_entry(p, request_at(p, n, e)), slot = p.slots[e];
-	for (int64_t later = e + 1; later < past; later++)
-		if (p.slots[later] == slot)
+	for (int64_t later = e + 1; !p.scratch && later < past; later++)
+		if (in.slots[later] == in.slots[e])
 			return true;
 	return false;
 }
 
-// Everything but the fingerprint. 'zero': that becomes 0; only where no other entry can still want
-// the link that lies there.
-static __device__ __forceinline__ void settle_entry(
-        const kvc__write_params &p, int64_t n, int64_t e, bool zero, Tally &tally, bool small)
+static __device__ __forceinline__ void settle_owner(
+        const kvc__write_params &p, int64_t n, int64_t e, int64_t slot)
 {
-	int64_t slot = p.slots[e];
+	if (!p.records.owners)
+		return;
+	kvc_owner owner = { -1, p.step ? (uint32_t)*p.step : 0, (uint32_t)p.launch_tag };
+	if (p.batch.owner_request)
+		owner.request =
+		        kvc__value_of(p.batch, p.batch.owner_request, request_at(p, n, e), -1);
+	p.records.owners[slot] = owner;
+}
+
+// Everything but the fingerprint. 'zero': that becomes 0; only where no other entry can still want
+// the link that lies there. 'links': they are there, and not in the fingerprint's place. 'past': as
+// is_overtaken() asks.
+static __device__ __forceinline__ void settle_entry(const kvc__write_params &p, const Entries &in,
+        const uint64_t *links, int64_t n, int64_t e, int64_t past, bool zero, Tally &tally)
+{
+	int64_t slot = in.slots[e];
 	if (!is_stored(p, slot)) {
 		tally.skipped++;
 		return;
 	}
 	tally.run++;
-	if (!is_winner(p, slot, e) || (small && is_overtaken(p, n, e)))
+	if (!is_winner(p, slot, e) || is_overtaken(p, in, e, past))
 		return;
 	kvc_record *record = kvc__record_of(p.records, slot);
-	record->prev_hash = record->fingerprint;
-	record->token = p.tokens[e];
-	record->position = p.positions[e];
+	record->prev_hash = links ? links[e] : record->fingerprint;
+	record->token = in.tokens[e];
+	record->position = in.positions[e];
 	if (zero)
 		record->fingerprint = 0;
-	if (p.records.owners) {
-		kvc_owner owner = { -1, p.step ? (uint32_t)*p.step : 0, (uint32_t)p.launch_tag };
-		if (p.batch.owner_request)
-			owner.request = kvc__value_of(
-			        p.batch, p.batch.owner_request, request_at(p, n, e), -1);
-		p.records.owners[slot] = owner;
-	}
+	settle_owner(p, n, e, slot);
 	if (p.scratch)
 		p.scratch[slot] = 0;
 }
@@ -681,7 +710,7 @@ KVC__KERNEL void __launch_bounds__(WALK_THREADS) kvc_write_chain(
 	        r += (int64_t)gridDim.x * blockDim.x)
 		if (past_entry(p, r) - first_entry(p, r) <= WALK_SHORT &&
 		        request_before(p, n, r, &entry) < 0)
-			walk_thread(p, n, r);
+			walk_thread(p, entries_of(p), nullptr, r, start_thread(p, n, r));
 	for (int64_t r = blockIdx.x; r < n; r += gridDim.x) {
 		int64_t length = past_entry(p, r) - first_entry(p, r);
 		if (length > WALK_SHORT || (length > 0 && request_before(p, n, r, &entry) >= 0))
@@ -690,19 +719,20 @@ KVC__KERNEL void __launch_bounds__(WALK_THREADS) kvc_write_chain(
 	}
 }
 
+// The next launch may begin at once: what it reads before its wait is older than this call.
 KVC__KERNEL void __launch_bounds__(256) kvc_write_settle(
         const __grid_constant__ kvc__write_params_head head)
 {
 	const kvc__write_params &p = (const kvc__write_params &)head;
 	Tally tally = { 0, 0 };
-	kvc__wait_for_previous();
 	kvc__release_next();
-	int64_t n = request_count(p);
-	if (n > 0) {
-		int64_t e = first_entry(p, 0) + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-		if (e < past_entry(p, n - 1))
-			settle_entry(p, n, e, p.scratch && !p.is_computed, tally, false);
-	}
+	kvc__wait_for_previous();
+	int64_t n = request_count(p), end = n > 0 ? past_entry(p, n - 1) : 0;
+	int64_t e = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	if (n > 0)
+		for (e += first_entry(p, 0); e < end; e += (int64_t)gridDim.x * blockDim.x)
+			settle_entry(p, entries_of(p), nullptr, n, e, e,
+			        p.scratch && !p.is_computed, tally);
 	if (blockIdx.x == 0 && threadIdx.x == 0)
 		check_count(p);
 	count_block(p, tally);
@@ -710,17 +740,7 @@ KVC__KERNEL void __launch_bounds__(256) kvc_write_settle(
 
 // ---- all steps in one launch ----
 
-#define SMALL_WARPS (KVC__WRITE_SMALL_THREADS / 32 / 2) // that hash; as many walk chains
-#define SMALL_ALL (KVC__WRITE_SMALL_BLOCKS * SMALL_WARPS)
-
-[[maybe_unused]] static __device__ __forceinline__ void cluster_sync()
-{
-#if __CUDA_ARCH__ >= 900
-	__syncwarp();
-	asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
-	                : "memory");
-#endif
-}
+#define SMALL_WARPS (KVC__WRITE_SMALL_THREADS / 32)
 
 [[maybe_unused]] static __device__ __forceinline__ const kvc__strip *strips_of(const kvc__write_params &p)
 {
@@ -728,177 +748,89 @@ KVC__KERNEL void __launch_bounds__(256) kvc_write_settle(
 	                            offsetof(kvc__strips_call, strips));
 }
 
-// The whole record of entry e but its fingerprint; of two entries of a request on one slot the later
-// comes later.
-static __device__ __forceinline__ void put_record(const kvc__write_params &p, int64_t r, int64_t slot,
-        int64_t token, int64_t position, uint64_t chain)
-{
-	kvc_record *record = kvc__record_of(p.records, slot);
-	record->token = token;
-	record->position = position;
-	record->prev_hash = chain;
-	if (p.records.owners) {
-		kvc_owner owner = { -1, p.step ? (uint32_t)*p.step : 0, (uint32_t)p.launch_tag };
-		if (p.batch.owner_request)
-			owner.request = kvc__value_of(p.batch, p.batch.owner_request, r, -1);
-		p.records.owners[slot] = owner;
-	}
-}
-
-// A thread a request: its start before the barrier, its records after it.
-struct Step {
-	int64_t r, e, past, slot, token, position;
-	Start at;
-
-	__device__ __forceinline__ void look(const kvc__write_params &p)
-	{
-		e = past = 0;
-		if (r >= p.request_capacity)
-			return;
-		// Asked for before it is known whether the request counts.
-		e = first_entry(p, r), past = past_entry(p, r);
-		int64_t n = request_count(p);
-		if (r < n)
-			check_offsets(p, r);
-		if (r >= n || e >= past) {
-			e = past = 0;
-			return;
-		}
-		slot = p.slots[e], token = p.tokens[e], position = p.positions[e];
-		at = start_of(p, r);
-	}
-
-	__device__ __forceinline__ void put(const kvc__write_params &p, Tally &tally)
-	{
-		if (e < past && at.refused)
-			report_seed(p, r);
-		for (; e < past; e++) {
-			if (is_stored(p, slot)) {
-				check_input(p, r, e, at.chain);
-				if (at.check_steps) {
-					if (at.has_position)
-						check_step(p, r, e, at.chain, at.position);
-					at.position = position;
-					at.has_position = 1;
-				}
-				put_record(p, r, slot, token, position, at.chain);
-				at.chain = kvc__chain_next(at.chain, token, position);
-				tally.run++;
-			} else {
-				check_slot(p, r, e, slot);
-				tally.skipped++;
-			}
-			if (e + 1 < past)
-				slot = p.slots[e + 1], token = p.tokens[e + 1], position = p.positions[e + 1];
-		}
-	}
+// What the block that walks the chains keeps.
+struct Small {
+	int64_t slots[KVC__WRITE_SMALL_TOKENS], tokens[KVC__WRITE_SMALL_TOKENS];
+	int64_t positions[KVC__WRITE_SMALL_TOKENS];
+	uint64_t links[KVC__WRITE_SMALL_TOKENS];
+	uint16_t past[KVC__WRITE_SMALL_TOKENS]; // of the request of each entry
 };
 
-KVC__KERNEL void __launch_bounds__(KVC__WRITE_SMALL_THREADS) kvc_write_step(
-        const __grid_constant__ kvc__write_params_small small)
+// All but the fingerprints, by one block. Every load is asked for as soon as it can be: a step of few
+// tokens is a few of them, one after the other.
+static __device__ __forceinline__ void write_chains(const kvc__write_params &p, Small &small)
 {
-#if __CUDA_ARCH__ >= 900 // the host launches it on no other chip
-	__shared__ __align__(16) char stages[SMALL_WARPS][KVC__ALONE_BYTES];
-	const kvc__write_params &p = (const kvc__write_params &)small;
-	int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-	bool hashes = warp < SMALL_WARPS;
-	uint64_t fingerprint = 0; // lane k: of this warp's entry number k
-	int64_t begin = 0, end = 0;
+	const Entries in = { small.slots, small.tokens, small.positions };
+	bool zero = !p.is_computed || p.sources.head.hashed == 0;
 	Tally tally = { 0, 0 };
-	Step step;
-
-	kvc__wait_for_previous();
-	kvc__release_next();
-	if (hashes) {
-		int64_t first = p.request_capacity > 0 ? first_entry(p, 0) : 0;
-		int64_t n = request_count(p);
-		begin = first + blockIdx.x * SMALL_WARPS + warp;
-		end = n > 0 ? past_entry(p, n - 1) : 0;
-		int k = 0;
-		for (int64_t e = begin; e < end && p.is_computed && p.sources.head.hashed; e += SMALL_ALL) {
-			int64_t slot = p.slots[e];
-			uint64_t found = 0;
-			if (is_stored(p, slot))
-				found = kvc__hash_alone(p.sources.head, strips_of(p), slot, stages[warp]);
-			fingerprint = lane == k++ ? found : fingerprint;
-		}
-	} else {
-		// Requests are dealt out to warps before lanes, so that few of them share one.
-		step.r = (int64_t)lane * SMALL_ALL + blockIdx.x * SMALL_WARPS + warp - SMALL_WARPS;
-		step.look(p);
+	Start start = { 0, 0, 0, 0, 0 };
+	int64_t mine = threadIdx.x, slot = 0, token = 0, position = 0;
+	const int64_t stated = *p.num_valid;
+	if (mine < p.token_count)
+		slot = p.slots[mine], token = p.tokens[mine], position = p.positions[mine];
+	if (mine < p.request_capacity) {
+		kvc__prefetch(p.offsets + mine + 1);
+		if (!p.scratch)
+			start = start_of(p, mine);
 	}
-	cluster_sync();
-	if (hashes) {
-		int64_t e = begin + (int64_t)lane * SMALL_ALL;
-		if (e < end && is_stored(p, p.slots[e]))
-			kvc__record_of(p.records, p.slots[e])->fingerprint = fingerprint;
-	} else {
-		step.put(p, tally);
+	if (mine < p.token_count)
+		small.slots[mine] = slot, small.tokens[mine] = token, small.positions[mine] = position;
+	for (int64_t e = mine + blockDim.x; e < p.token_count; e += blockDim.x) {
+		small.slots[e] = p.slots[e];
+		small.tokens[e] = p.tokens[e];
+		small.positions[e] = p.positions[e];
 	}
-	__syncwarp();
-	if (blockIdx.x == 0 && threadIdx.x == 0)
+	int64_t n = clamp_count(p, stated);
+	int64_t begin = n > 0 ? first_entry(p, 0) : 0, end = n > 0 ? past_entry(p, n - 1) : 0;
+	__syncthreads();
+	for (int64_t e = begin + mine; p.scratch && e < end; e += blockDim.x)
+		mark_entry(p, n, e);
+	if (p.scratch)
+		__syncthreads();
+	for (int64_t r = mine; r < n; r += blockDim.x) {
+		if (p.scratch || r != mine)
+			start = start_thread(p, n, r);
+		walk_thread(p, in, small.links, r, start);
+		for (int64_t e = first_entry(p, r), past = past_entry(p, r); e < past; e++)
+			small.past[e] = (uint16_t)past;
+	}
+	__syncthreads();
+	for (int64_t e = begin + mine; e < end; e += blockDim.x)
+		settle_entry(p, in, small.links, n, e, small.past[e], zero, tally);
+	if (threadIdx.x == 0)
 		check_count(p);
 	count_block(p, tally);
-#endif
 }
 
-KVC__KERNEL void __launch_bounds__(KVC__WRITE_SMALL_THREADS) kvc_write_small(
-        const __grid_constant__ kvc__write_params_small small)
+// The fingerprint of entry e, by one warp. Whether a request has the entry is seen meanwhile.
+static __device__ __forceinline__ void write_fingerprint(
+        const kvc__write_params &p, const kvc__row_keys &keys, int64_t e, char *stage)
 {
-#if __CUDA_ARCH__ >= 900 // the host launches it on no other chip
-	__shared__ __align__(16) char stages[SMALL_WARPS][KVC__ALONE_BYTES];
-	__shared__ uint64_t fingerprints[SMALL_WARPS][KVC__WRITE_SMALL_TOKENS / SMALL_ALL];
-	const kvc__write_params &p = (const kvc__write_params &)small;
-	const kvc__strips_head &head = p.sources.head;
-	const kvc__strip *strips = strips_of(p);
-	int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-	Tally tally = { 0, 0 };
+	int64_t slot = p.slots[e], n = request_count(p), first = p.request_capacity > 0 ? first_entry(p, 0) : 0;
+	if (!is_stored(p, slot))
+		return;
+	uint64_t fingerprint = kvc__hash_alone(p.sources.head, strips_of(p), keys, slot, stage);
+	if (threadIdx.x % 32 == 0 && n > 0 && e >= first && e < past_entry(p, n - 1))
+		kvc__record_of(p.records, slot)->fingerprint = fingerprint;
+}
 
+// The first block, and a warp an entry, if there is anything to hash.
+KVC__KERNEL void __launch_bounds__(KVC__WRITE_SMALL_THREADS) kvc_write_small(
+        const __grid_constant__ kvc__write_params_small head)
+{
+	__shared__ __align__(16) union {
+		Small chains;
+		char stages[SMALL_WARPS][KVC__ALONE_BYTES];
+	} shared;
+	const kvc__write_params &p = (const kvc__write_params &)head;
+	int warp = threadIdx.x / 32;
+	int64_t e = ((int64_t)blockIdx.x - 1) * SMALL_WARPS + warp;
+	kvc__row_keys keys; // no memory that an earlier kernel writes
+	keys.load();
 	kvc__wait_for_previous();
 	kvc__release_next();
-	int64_t n = request_count(p);
-	int64_t begin = n > 0 ? first_entry(p, 0) : 0, end = n > 0 ? past_entry(p, n - 1) : 0;
-	if (p.scratch) {
-		int64_t e = begin + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-		if (e < end)
-			mark_entry(p, n, e);
-		cluster_sync();
-	}
-	int64_t mine = begin + blockIdx.x * SMALL_WARPS + warp; // and every SMALL_ALLth after it
-	if (warp < SMALL_WARPS) {
-		int k = 0;
-		for (int64_t e = mine; e < end && p.is_computed; e += SMALL_ALL, k++) {
-			int64_t slot = p.slots[e];
-			uint64_t fingerprint = 0;
-			if (is_stored(p, slot))
-				fingerprint = kvc__hash_alone(head, strips, slot, stages[warp]);
-			if (lane == 0)
-				fingerprints[warp][k] = fingerprint;
-		}
-	} else {
-		// Requests are dealt out to warps before lanes, so that few of them share one.
-		int64_t first = (int64_t)lane * SMALL_ALL + blockIdx.x * SMALL_WARPS + warp - SMALL_WARPS;
-		for (int64_t r = first; r < n; r += 32 * SMALL_ALL)
-			walk_thread(p, n, r);
-	}
-	cluster_sync();
-	if (warp < SMALL_WARPS && lane == 0)
-		for (int64_t e = mine; e < end; e += SMALL_ALL)
-			settle_entry(p, n, e, false, tally, true);
-	// Two entries may share a slot: the link must be taken before a fingerprint covers it.
-	cluster_sync();
-	if (warp < SMALL_WARPS && lane == 0) {
-		int k = 0;
-		for (int64_t e = mine; e < end; e += SMALL_ALL, k++) {
-			int64_t slot = p.slots[e];
-			if (is_stored(p, slot) && !is_overtaken(p, n, e))
-				kvc__record_of(p.records, slot)->fingerprint =
-				        p.is_computed ? fingerprints[warp][k] : 0;
-		}
-	}
-	__syncwarp();
-	if (blockIdx.x == 0 && threadIdx.x == 0)
-		check_count(p);
-	count_block(p, tally);
-#endif
+	if (blockIdx.x == 0)
+		write_chains(p, shared.chains);
+	else if (e < p.token_count)
+		write_fingerprint(p, keys, e, shared.stages[warp]);
 }

@@ -7,10 +7,9 @@
 #include "cuda/canary_params.h"
 #include "cuda/ring_params.h"
 
-/* The one-launch form: a cluster of this many blocks, with as many threads each. */
-#define KVC__WRITE_SMALL_BLOCKS 8
-#define KVC__WRITE_SMALL_THREADS 512
-#define KVC__WRITE_SMALL_TOKENS 256
+/* The one-launch form: a block that has all entries in shared memory, and warps of others. */
+#define KVC__WRITE_SMALL_THREADS 256
+#define KVC__WRITE_SMALL_TOKENS 1024
 
 struct kvc__write_params {
 	struct kvc__cuda_records records;

@@ -51,9 +51,10 @@ static kvc_status check_entry_slots(const struct kvc__check_plan *check)
 		if (slot >= check->group.record_count)
 			return kvc__fail_check_plan_slot_out_of_range(
 			        i, i, slot, check->group.record_count);
-		if (check->first_entry[slot] != 0)
-			return kvc__fail_check_plan_scratch_not_zero(
-			        slot, 0, slot, check->first_entry[slot]);
+		for (int row = 0; row < 2; row++)
+			if (check->scratch[row][slot] != 0)
+				return kvc__fail_check_plan_scratch_not_zero(
+				        slot, row, slot, check->scratch[row][slot]);
 	}
 	return KVC_OK;
 }
@@ -67,9 +68,9 @@ static kvc_status check_mapped_slots(const struct kvc__check_plan *check)
 		if (slot >= check->group.record_count)
 			return kvc__fail_check_plan_mapping_out_of_range(
 			        full, full, slot, check->group.record_count);
-		if (check->first_full[slot] != 0)
+		if (check->scratch[1][slot] != 0)
 			return kvc__fail_check_plan_scratch_not_zero(
-			        slot, 1, slot, check->first_full[slot]);
+			        slot, 1, slot, check->scratch[1][slot]);
 	}
 	return KVC_OK;
 }
@@ -109,7 +110,7 @@ static kvc_status check_plan_on_cuda(
 		{ plan->verify_capacity > 0 ? plan->verify_slot_indices : NULL, "plan" },
 		{ check->group.records, "group.records" },
 		{ check->group.owners, "group.owners" },
-		{ check->first_entry, "scratch" },
+		{ check->scratch[0], "scratch" },
 		{ check->mapping, "mapping" },
 	};
 
@@ -138,7 +139,7 @@ kvc_status kvc_canary_check_plan(const kvc_plan *given, const kvc_group *given_g
 		KVC__TRY(kvc__batch_count(&entry_count, plan.verify_num_valid, "verify_num_valid",
 		        plan.verify_capacity, KVC_RULES_OWN));
 
-	int64_t *first_entry = (int64_t *)(void *)kvc__tensor_data(scratch);
+	int64_t *rows = (int64_t *)(void *)kvc__tensor_data(scratch);
 	const struct kvc__check_plan check = {
 		.group = group,
 		.entry_count = !on_cuda && *plan.enable ? entry_count : 0,
@@ -148,9 +149,8 @@ kvc_status kvc_canary_check_plan(const kvc_plan *given, const kvc_group *given_g
 		.prev_slots = plan.verify_prev_slot_indices,
 		.mapping = mapping ? (const int64_t *)(void *)kvc__tensor_data(mapping) : NULL,
 		.full_count = mapping ? mapping->shape[0] : 0,
-		.first_entry = first_entry,
-		.first_full = group.record_count > 0 ? first_entry + kvc__tensor_stride(scratch, 0)
-		                                     : NULL,
+		.scratch = { rows,
+		        group.record_count > 0 ? rows + kvc__tensor_stride(scratch, 0) : NULL },
 		.ring = ring,
 	};
 	if (on_cuda)

@@ -49,6 +49,16 @@ static kvc_tensor strides_as_shape(const kvc_tensor *tensor, int64_t strides[KVC
 	return kvc_tensor_make(NULL, tensor->dtype, tensor->ndim, strides);
 }
 
+/* Held at the end of the range: strides of a tensor of one row, or of none, may be anything. */
+static int64_t times(int64_t a, int64_t b)
+{
+	int64_t product;
+
+	if (__builtin_mul_overflow(a, b, &product))
+		return (a < 0) == (b < 0) ? INT64_MAX : INT64_MIN;
+	return product;
+}
+
 static kvc_status check_numbers_of(const kvc_sglang_source *source)
 {
 	int64_t token_bytes = source->num_bytes_per_token, read_bytes = source->read_bytes;
@@ -77,17 +87,14 @@ kvc_status kvc_sglang_source_check(const kvc_sglang_source *source)
 	if (width == 0)
 		return kvc__fail_source_pool_dtype(-1, tensor->dtype);
 	/* Strides of an empty tensor may be anything. */
-	if (__builtin_mul_overflow(kvc__tensor_stride(tensor, 0), width, &stride_bytes))
-		stride_bytes = INT64_MAX;
+	stride_bytes = times(kvc__tensor_stride(tensor, 0), width);
 	if (stride_bytes % UNIT_BYTES != 0) {
 		kvc_tensor as_shape = strides_as_shape(tensor, strides);
 		return kvc__fail_sglang_source_row_stride(
 		        -1, stride_bytes, tensor, &as_shape, tensor->dtype);
 	}
-	if (__builtin_mul_overflow(source->page_size, source->num_bytes_per_token, &needed))
-		needed = INT64_MAX;
-	if (__builtin_mul_overflow(tensor->shape[1], width, &row_bytes))
-		row_bytes = INT64_MAX;
+	needed = times(source->page_size, source->num_bytes_per_token);
+	row_bytes = times(tensor->shape[1], width);
 	if (row_bytes < needed)
 		return kvc__fail_sglang_source_row_width(-1, row_bytes, source->page_size,
 		        source->num_bytes_per_token, needed, tensor, tensor->dtype);
@@ -129,7 +136,7 @@ static kvc_status take_source(kvc_source *out, const kvc_sglang_source *source, 
 	kvc_source taken = {
 		.base = kvc__tensor_data(tensor),
 		.row_count = tensor->shape[0],
-		.row_stride_bytes = kvc__tensor_stride(tensor, 0) * width,
+		.row_stride_bytes = times(kvc__tensor_stride(tensor, 0), width),
 		.page_size = source->page_size,
 		.slot_stride_bytes = source->num_bytes_per_token,
 		.head_count = 1,
@@ -139,12 +146,13 @@ static kvc_status take_source(kvc_source *out, const kvc_sglang_source *source, 
 		.dtype = KVC_UINT8,
 	};
 	if (tensor->shape[0] <= 1) /* then the stride says nothing about the row */
-		taken.row_stride_bytes = tensor->shape[1] * (inner > 0 ? inner : 1) * width;
+		taken.row_stride_bytes =
+		        times(times(tensor->shape[1], inner > 0 ? inner : 1), width);
 	if (inner != 1) {
-		taken.slot_stride_bytes = elements * inner * width;
+		taken.slot_stride_bytes = times(times(elements, inner), width);
 		taken.head_count = elements;
 		taken.head_bytes = width;
-		taken.head_stride_bytes = inner * width;
+		taken.head_stride_bytes = times(inner, width);
 	}
 	*out = taken;
 	return KVC_OK;
