@@ -148,7 +148,7 @@ static void splitmix_batch(const struct kvc__cpu_variant *cpu, const kvc_group *
 /* ---- all ---- */
 
 /* Are there kernels for all sources of the group? */
-static int has_kernels(const kvc_group *group)
+static int kernels_cover(const kvc_group *group)
 {
 	for (int64_t i = 0; i < group->source_count; i++) {
 		const kvc_source *source = &group->sources[i];
@@ -171,7 +171,7 @@ void kvc__fingerprint_batch(const struct kvc__cpu_variant *cpu, const kvc_group 
 	memset(out, 0, (size_t)count * sizeof *out);
 	if (group->coverage == KVC_COVERAGE_NONE)
 		return;
-	if (!has_kernels(group)) {
+	if (!kernels_cover(group)) {
 		for (int64_t i = 0; i < count; i++)
 			if (slots[i] >= 0)
 				out[i] = kvc__fingerprint_portable(group, slots[i]);
