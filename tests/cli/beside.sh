@@ -21,8 +21,8 @@ cp "$KVC_SOURCE/data/safetensors/tr-hf.safetensors" caches
 log() { sed 's/"modified": *[0-9.]*/"modified": 0/'; }
 kvcanary stamp caches --beside --jsonl | head -n 3 > log
 printf '{"file":"cach' >> log
-kvcanary stamp caches --beside --jsonl --resume log | log; kvcanary stamp caches --beside --jsonl --resume log > more
-cat more >> log
+kvcanary stamp caches --beside --jsonl --resume log | log; kvcanary stamp caches --beside --jsonl --resume log > later
+cat later >> log
 kvcanary stamp caches --beside --jsonl --resume log; echo "exit $?"
 rm caches/st-ok.safetensors.stamp.safetensors
 kvcanary stamp caches --beside --jsonl --resume log | log
