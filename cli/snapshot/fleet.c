@@ -186,11 +186,12 @@ static void add_state(struct fleet_state *state, const char *path, int depth)
 	struct stat status;
 	DIR *folder;
 	double modified;
+	long microseconds;
 
 	if (stat(path, &status) != 0)
 		return;
-	modified = (double)status.st_mtim.tv_sec +
-	           (double)(status.st_mtim.tv_nsec / 1000) / 1e6; /* as logs have it */
+	microseconds = status.st_mtim.tv_nsec / 1000; /* as logs have it */
+	modified = (double)status.st_mtim.tv_sec + (double)microseconds / 1e6;
 	if (modified > state->modified)
 		state->modified = modified;
 	if (!S_ISDIR(status.st_mode)) {

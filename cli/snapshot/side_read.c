@@ -217,10 +217,9 @@ char *side_beside(const char *path)
 
 	while (bytes > 1 && path[bytes - 1] == '/') /* a directory that is a cache */
 		bytes--;
-	if (name) {
-		memcpy(name, path, bytes);
-		memcpy(name + bytes, SIDE_SUFFIX, sizeof(SIDE_SUFFIX));
-	}
+	if (name)
+		snprintf(
+		        name, bytes + sizeof(SIDE_SUFFIX), "%.*s%s", (int)bytes, path, SIDE_SUFFIX);
 	return name;
 }
 

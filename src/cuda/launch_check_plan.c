@@ -10,9 +10,9 @@
 #define CLAIM_THREADS 256
 #define CLAIM_BLOCKS_MAX 2048
 
-static struct kvc__kernel mark_kernel = { "kvc_check_plan_mark", 0 };
-static struct kvc__kernel judge_kernel = { "kvc_check_plan_judge", 0 };
-static struct kvc__kernel wipe_kernel = { "kvc_check_plan_wipe", 0 };
+static struct kvc__kernel mark_kernel = { .name = "kvc_check_plan_mark" };
+static struct kvc__kernel judge_kernel = { .name = "kvc_check_plan_judge" };
+static struct kvc__kernel wipe_kernel = { .name = "kvc_check_plan_wipe" };
 
 static struct kvc__check_plan_params check_params_of(const struct kvc__cuda_check_plan *call)
 {

@@ -16,24 +16,24 @@ _Static_assert(
 #define SCAN_BLOCKS 8 /* a multiprocessor, resident at once */
 
 static struct kvc__kernel rows_kernels[2] = {
-	{ "kvc_fingerprint_rows", 0 },
-	{ "kvc_fingerprint_rows_large", 0 },
+	{ .name = "kvc_fingerprint_rows" },
+	{ .name = "kvc_fingerprint_rows_large" },
 };
 static struct kvc__kernel plain_kernels[2] = {
-	{ "kvc_fingerprint_plain", 0 },
-	{ "kvc_fingerprint_plain_large", 0 },
+	{ .name = "kvc_fingerprint_plain" },
+	{ .name = "kvc_fingerprint_plain_large" },
 };
 static struct kvc__kernel tiles_kernels[2] = {
-	{ "kvc_fingerprint_tiles", 0 },
-	{ "kvc_fingerprint_tiles_large", 0 },
+	{ .name = "kvc_fingerprint_tiles" },
+	{ .name = "kvc_fingerprint_tiles_large" },
 };
 static struct kvc__kernel scan_kernels[2] = {
-	{ "kvc_fingerprint_scan", 0 },
-	{ "kvc_fingerprint_scan_large", 0 },
+	{ .name = "kvc_fingerprint_scan" },
+	{ .name = "kvc_fingerprint_scan_large" },
 };
 static struct kvc__kernel first_kernels[2] = {
-	{ "kvc_fingerprint_first", 0 },
-	{ "kvc_fingerprint_first_large", 0 },
+	{ .name = "kvc_fingerprint_first" },
+	{ .name = "kvc_fingerprint_first_large" },
 };
 
 static unsigned blocks_for(int64_t wanted, int64_t most)

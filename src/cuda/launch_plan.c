@@ -15,8 +15,8 @@
 /* Sums of lengths stay below this. */
 #define LENGTHS_MAX (INT64_C(1) << 62)
 
-static struct kvc__kernel entries_kernel = { "kvc_plan_entries", 0 };
-static struct kvc__kernel turn_kernel = { "kvc_plan_turn", 0 };
+static struct kvc__kernel entries_kernel = { .name = "kvc_plan_entries" };
+static struct kvc__kernel turn_kernel = { .name = "kvc_plan_turn" };
 
 static int64_t clamp(int64_t value, int64_t most)
 {

@@ -9,9 +9,9 @@
 
 #define RECORD_THREADS 256
 
-static struct kvc__kernel void_kernel = { "kvc_records_void", 0 };
-static struct kvc__kernel read_kernel = { "kvc_records_read", 0 };
-static struct kvc__kernel write_kernel = { "kvc_records_write", 0 };
+static struct kvc__kernel void_kernel = { .name = "kvc_records_void" };
+static struct kvc__kernel read_kernel = { .name = "kvc_records_read" };
+static struct kvc__kernel write_kernel = { .name = "kvc_records_write" };
 
 kvc_status kvc__cuda_records(const struct kvc__cuda_records_call *call, void *stream)
 {

@@ -18,9 +18,9 @@
 /* Names as rope.cu spells them; per row plain, streaming, the same for fp8 pools. */
 #define ROW(TAG, D, T)                                                                             \
 	{                                                                                          \
-		{ "kvc_rope_" TAG "_" D T, 0 }, { "kvc_rope_" TAG "_" D "_s" T, 0 },               \
-		        { "kvc_rope_" TAG "_fp8_" D T, 0 },                                        \
-		        { "kvc_rope_" TAG "_fp8_" D "_s" T, 0 },                                   \
+		{ .name = "kvc_rope_" TAG "_" D T }, { .name = "kvc_rope_" TAG "_" D "_s" T },     \
+		        { .name = "kvc_rope_" TAG "_fp8_" D T },                                   \
+		        { .name = "kvc_rope_" TAG "_fp8_" D "_s" T },                              \
 	}
 /* By element, head dim, with a table, shape. */
 static struct kvc__kernel fast_kernels[2][2][2][4] = {
@@ -32,9 +32,10 @@ static struct kvc__kernel fast_kernels[2][2][2][4] = {
 
 #define STAMPS(TAG, D)                                                                             \
 	{                                                                                          \
-		{ { "kvc_rope_stamp_" TAG "_" D, 0 }, { "kvc_rope_stamp_" TAG "_" D "_s", 0 } },   \
-		        { { "kvc_rope_stamp_" TAG "_" D "_t", 0 },                                 \
-			        { "kvc_rope_stamp_" TAG "_" D "_s_t", 0 } },                       \
+		{ { .name = "kvc_rope_stamp_" TAG "_" D },                                         \
+			{ .name = "kvc_rope_stamp_" TAG "_" D "_s" } },                            \
+		        { { .name = "kvc_rope_stamp_" TAG "_" D "_t" },                            \
+			        { .name = "kvc_rope_stamp_" TAG "_" D "_s_t" } },                  \
 	}
 /* By element, head dim, with a table, streaming. */
 static struct kvc__kernel stamp_kernels[2][2][2][2] = {
@@ -42,10 +43,10 @@ static struct kvc__kernel stamp_kernels[2][2][2][2] = {
 	{ STAMPS("f16", "64"), STAMPS("f16", "128") },
 };
 
-static struct kvc__kernel general_kernel = { "kvc_general_rope", 0 };
-static struct kvc__kernel claim_kernel = { "kvc_general_claim", 0 };
-static struct kvc__kernel unclaim_kernel = { "kvc_general_unclaim", 0 };
-static struct kvc__kernel report_kernel = { "kvc_general_report", 0 };
+static struct kvc__kernel general_kernel = { .name = "kvc_general_rope" };
+static struct kvc__kernel claim_kernel = { .name = "kvc_general_claim" };
+static struct kvc__kernel unclaim_kernel = { .name = "kvc_general_unclaim" };
+static struct kvc__kernel report_kernel = { .name = "kvc_general_report" };
 
 static struct kvc__rope_params params_of(const struct kvc__cuda_rope *call)
 {

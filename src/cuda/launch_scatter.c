@@ -24,9 +24,9 @@ static struct scatter_shape {
 } scatter_shapes[] = {
 #define SHAPE(THREADS, QUADS, STAGED)                                                              \
 	{                                                                                          \
-		{ "kvc_scatter_" #THREADS "_" #QUADS, 0 },                                         \
-		        { "kvc_scatter_" #THREADS "_" #QUADS, 0 }, THREADS, THREADS *QUADS * 4,    \
-		        STAGED *THREADS *QUADS * 16                                                \
+		{ .name = "kvc_scatter_" #THREADS "_" #QUADS },                                    \
+		        { .name = "kvc_scatter_" #THREADS "_" #QUADS }, THREADS,                   \
+		        THREADS *QUADS * 4, STAGED *THREADS *QUADS * 16                            \
 	}
 	SHAPE(128, 1, 0),
 	SHAPE(128, 4, 0),

@@ -21,14 +21,14 @@ enum {
 };
 
 static struct kvc__kernel verify_kernels[VERIFY_KINDS][2] = {
-	{ { "kvc_verify_light", 0 }, { "kvc_verify_light", 0 } },
-	{ { "kvc_verify_piece", 0 }, { "kvc_verify_piece", 0 } },
-	{ { "kvc_verify_short", 0 }, { "kvc_verify_short_large", 0 } },
-	{ { "kvc_verify_plain", 0 }, { "kvc_verify_plain_large", 0 } },
-	{ { "kvc_verify_rows", 0 }, { "kvc_verify_rows_large", 0 } },
-	{ { "kvc_verify_tiles", 0 }, { "kvc_verify_tiles_large", 0 } },
+	{ { .name = "kvc_verify_light" }, { .name = "kvc_verify_light" } },
+	{ { .name = "kvc_verify_piece" }, { .name = "kvc_verify_piece" } },
+	{ { .name = "kvc_verify_short" }, { .name = "kvc_verify_short_large" } },
+	{ { .name = "kvc_verify_plain" }, { .name = "kvc_verify_plain_large" } },
+	{ { .name = "kvc_verify_rows" }, { .name = "kvc_verify_rows_large" } },
+	{ { .name = "kvc_verify_tiles" }, { .name = "kvc_verify_tiles_large" } },
 };
-static struct kvc__kernel prefix_kernel = { "kvc_verify_prefix", 0 };
+static struct kvc__kernel prefix_kernel = { .name = "kvc_verify_prefix" };
 
 static void set_verify_params(struct kvc__verify_params *p, const struct kvc__cuda_verify *call)
 {

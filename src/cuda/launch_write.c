@@ -18,10 +18,10 @@ _Static_assert(sizeof(struct kvc__write_params) <= KVC__PARAMS_BYTES_MAX, "one l
 	2 /* a multiprocessor: they wait beside the chains and what is hashed meanwhile */
 #define CHAIN_BLOCKS_MAX 65535
 
-static struct kvc__kernel small_kernel = { "kvc_write_small", 0 };
-static struct kvc__kernel mark_kernel = { "kvc_write_mark", 0 };
-static struct kvc__kernel chain_kernel = { "kvc_write_chain", 0 };
-static struct kvc__kernel settle_kernel = { "kvc_write_settle", 0 };
+static struct kvc__kernel small_kernel = { .name = "kvc_write_small" };
+static struct kvc__kernel mark_kernel = { .name = "kvc_write_mark" };
+static struct kvc__kernel chain_kernel = { .name = "kvc_write_chain" };
+static struct kvc__kernel settle_kernel = { .name = "kvc_write_settle" };
 
 static void set_write_params(struct kvc__write_params *p, const struct kvc__cuda_write *call)
 {
