@@ -2,7 +2,6 @@
 #include "cli.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,18 +57,6 @@ int cli_fail_library(void)
 	const kvc_error *error = kvc_last_error();
 
 	return print_error(error->message, error->slug, error->hint);
-}
-
-int cli_fail_option(const char *command, char **argv, int result)
-{
-	char letter[3] = { '-', (char)optopt, '\0' };
-	int is_short = optopt != 0 && argv[optind - 1][0] == '-' && argv[optind - 1][1] != '-';
-	const char *option = is_short ? letter : argv[optind - 1];
-
-	if (result == ':')
-		return cli_fail(
-		        "cli-option-needs-value", "option", option, "command", command, NULL);
-	return cli_fail("cli-unknown-option", "option", option, "command", command, NULL);
 }
 
 static int output_error;

@@ -89,12 +89,6 @@ int cli_fail_text(const char *message, const char *slug);
 /* The same for kvc_last_error(), after a call of the library failed. */
 int cli_fail_library(void);
 
-/*
- * For the default branch of a getopt_long() loop whose option string begins with ':': reports the
- * option that is unknown or lacks its value. 'command' as people type it: "kvcanary explain".
- */
-int cli_fail_option(const char *command, char **argv, int result);
-
 /* Writes out what was printed so far; false if that failed, which main() will say with the reason of the
  * first time. */
 bool cli_flush(void);

@@ -1,36 +1,48 @@
 /* kvcanary cpu: which kernels there are, which this machine can run, and which do run. */
 #include "cli.h"
 
-#include <getopt.h>
-#include <string.h>
+#include <jansson.h>
 
-static const char cpu_help[] =
-        "usage: kvcanary cpu [--json]\n\n"
-        "List the CPU variants of this build, which of them this machine can run, which one was\n"
-        "chosen, and which kernel does each operation. All variants store the same bytes.\n"
-        "KVC_CPU=NAME in the environment forces one.\n\n"
-        "  --json    print one JSON object\n"
-        "  --help    this text\n\n"
-        "exit code: 0, or 2 if KVC_CPU names a variant that this machine cannot run\n"
-        "example:   KVC_CPU=portable kvcanary cpu\n";
+static const struct cli_option own_options[] = {
+	{ 'j', "json", NULL, "print one JSON object" },
+	{ CLI_OPTION_HELP, "help", NULL, "this text" },
+	CLI_OPTIONS_END,
+};
 
-/* The lists cannot fail; names are plain words, so JSON needs no escapes. */
+static const struct cli_manual manual = {
+	"cpu",
+	"[OPTION]...",
+	"List the CPU variants of this build, which of them this machine can run, which one was\n"
+	"chosen, and which kernel does each operation. All variants store the same bytes.\n"
+	"KVC_CPU=NAME in the environment forces one.",
+	own_options,
+	NULL,
+	"0, or 2 if KVC_CPU names a variant that this machine cannot run",
+	"KVC_CPU=portable kvcanary cpu",
+};
+
+static json_t *variant_object(size_t index)
+{
+	kvc_cpu_variant variant = kvc_cpu_variant_at(index);
+	json_t *kernels = json_object();
+
+	for (size_t k = 0; kvc_cpu_operation_at(k); k++)
+		json_object_set_new(
+		        kernels, kvc_cpu_operation_at(k), json_string(kvc_cpu_kernel_at(index, k)));
+	return json_pack("{s:s, s:b, s:b, s:o}", "name", variant.name, "supported",
+	        variant.supported != 0, "chosen", variant.chosen != 0, "kernels", kernels);
+}
+
 static void print_variants_json(const char *chosen)
 {
-	const char *quote = chosen ? "\"" : "";
+	json_t *variants = json_array(), *object;
 
-	printf("{\"chosen\": %s%s%s, \"variants\": [", quote, chosen ? chosen : "null", quote);
-	for (size_t i = 0; i < kvc_cpu_variant_count(); i++) {
-		kvc_cpu_variant variant = kvc_cpu_variant_at(i);
-		printf("%s{\"name\": \"%s\", \"supported\": %s, \"chosen\": %s, \"kernels\": {",
-		        i ? ", " : "", variant.name, variant.supported ? "true" : "false",
-		        variant.chosen ? "true" : "false");
-		for (size_t k = 0; kvc_cpu_operation_at(k); k++)
-			printf("%s\"%s\": \"%s\"", k ? ", " : "", kvc_cpu_operation_at(k),
-			        kvc_cpu_kernel_at(i, k));
-		printf("}}");
-	}
-	printf("]}\n");
+	for (size_t i = 0; i < kvc_cpu_variant_count(); i++)
+		json_array_append_new(variants, variant_object(i));
+	object = json_pack("{s:s?, s:o}", "chosen", chosen, "variants", variants);
+	json_dumpf(object, stdout, 0);
+	putchar('\n');
+	json_decref(object);
 }
 
 static void print_variants(void)
@@ -57,25 +69,21 @@ static void print_variants(void)
 
 int cli_cpu(int argc, char **argv)
 {
-	static const struct option options[] = { { "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 } };
-	int json = 0;
+	bool json = false;
+	const char *value;
 	int option;
 	size_t chosen;
 	kvc_status status;
 
-	while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-		switch (option) {
-		case 'j':
-			json = 1;
-			break;
-		case 'h':
-			printf("%s", cpu_help);
+	while ((option = cli_next_option(&manual, argc, argv, &value)) >= 0) {
+		if (option == CLI_OPTION_HELP) {
+			cli_print_manual(&manual);
 			return CLI_GOOD;
-		default:
-			return cli_fail_option("kvcanary cpu", argv, option);
 		}
+		json = true;
 	}
+	if (option == CLI_BAD_OPTION)
+		return CLI_CANNOT;
 	status = kvc_cpu_chosen(&chosen);
 	if (json)
 		print_variants_json(status == KVC_OK ? kvc_cpu_variant_at(chosen).name : NULL);

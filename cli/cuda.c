@@ -1,19 +1,27 @@
 /* kvcanary cuda: what the kernels were built for, the driver, and the devices of this machine. */
 #include "cli.h"
 
-#include <getopt.h>
+#include <jansson.h>
 
 /* No host has more. */
 #define DEVICES_MAX 64
 
-static const char cuda_help[] =
-        "usage: kvcanary cuda [--json]\n\n"
-        "Say what the CUDA kernels of this build were made for, which driver there is, and which\n"
-        "devices it finds.\n\n"
-        "  --json    print one JSON object\n"
-        "  --help    this text\n\n"
-        "exit code: 0, or 2 if no device can be used; the reason goes to stderr\n"
-        "example:   kvcanary cuda --json\n";
+static const struct cli_option own_options[] = {
+	{ 'j', "json", NULL, "print one JSON object" },
+	{ CLI_OPTION_HELP, "help", NULL, "this text" },
+	CLI_OPTIONS_END,
+};
+
+static const struct cli_manual manual = {
+	"cuda",
+	"[OPTION]...",
+	"Say what the CUDA kernels of this build were made for, which driver there is, and which\n"
+	"devices it finds.",
+	own_options,
+	NULL,
+	"0, or 2 if no device can be used; the reason goes to stderr",
+	"kvcanary cuda --json",
+};
 
 struct devices {
 	kvc_cuda_device at[DEVICES_MAX];
@@ -21,42 +29,49 @@ struct devices {
 	int32_t driver; /* 12040 is 12.4; 0: none */
 };
 
-static void print_json_text(const char *text)
+/* 12040 as "12.4". */
+static const char *driver_text(char *out, size_t bytes, int32_t driver)
 {
-	for (; *text; text++)
-		printf(*text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
+	snprintf(out, bytes, "%d.%d", driver / 1000, driver % 1000 / 10);
+	return out;
+}
+
+static json_t *device_object(const kvc_cuda_device *device, size_t ordinal)
+{
+	char compute[32];
+
+	snprintf(compute, sizeof(compute), "%d.%d", device->compute_major, device->compute_minor);
+	return json_pack("{s:I, s:s, s:s, s:i, s:I, s:b}", "ordinal", (json_int_t)ordinal, "name",
+	        device->name, "compute", compute, "multiprocessors", device->multiprocessors,
+	        "memory_bytes", (json_int_t)device->memory_bytes, "supported",
+	        device->supported != 0);
 }
 
 static void print_devices_json(const struct devices *devices)
 {
-	printf("{\"built_for\": \"%s\", \"driver\": ", kvc_cuda_architectures());
-	if (devices->driver)
-		printf("\"%d.%d\"", devices->driver / 1000, devices->driver % 1000 / 10);
-	else
-		printf("null");
-	printf(", \"devices\": [");
-	for (size_t i = 0; i < devices->count; i++) {
-		const kvc_cuda_device *device = &devices->at[i];
-		printf("%s{\"ordinal\": %zu, \"name\": \"", i ? ", " : "", i);
-		print_json_text(device->name);
-		printf("\", \"compute\": \"%d.%d\", \"multiprocessors\": %d, \"memory_bytes\": "
-		       "%lld, "
-		       "\"supported\": %s}",
-		        device->compute_major, device->compute_minor, device->multiprocessors,
-		        (long long)device->memory_bytes, device->supported ? "true" : "false");
-	}
-	printf("]}\n");
+	char driver[32];
+	json_t *list = json_array(), *object;
+
+	for (size_t i = 0; i < devices->count; i++)
+		json_array_append_new(list, device_object(&devices->at[i], i));
+	object = json_pack("{s:s, s:s?, s:o}", "built_for", kvc_cuda_architectures(), "driver",
+	        devices->driver ? driver_text(driver, sizeof(driver), devices->driver) : NULL,
+	        "devices", list);
+	json_dumpf(object, stdout, 0);
+	putchar('\n');
+	json_decref(object);
 }
 
 static void print_devices(const struct devices *devices)
 {
 	const char *built_for = kvc_cuda_architectures();
+	char driver[32];
 
 	printf("kernels built for  %s\n",
 	        built_for[0] ? built_for : "nothing: a build without CUDA");
 	if (devices->driver)
-		printf("driver             CUDA %d.%d\n", devices->driver / 1000,
-		        devices->driver % 1000 / 10);
+		printf("driver             CUDA %s\n",
+		        driver_text(driver, sizeof(driver), devices->driver));
 	for (size_t i = 0; i < devices->count; i++) {
 		const kvc_cuda_device *device = &devices->at[i];
 		printf("device %-11zu %s, compute %d.%d, %d multiprocessors, %.1f GiB%s\n", i,
@@ -68,25 +83,21 @@ static void print_devices(const struct devices *devices)
 
 int cli_cuda(int argc, char **argv)
 {
-	static const struct option options[] = { { "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 } };
 	static struct devices devices;
-	int json = 0;
+	bool json = false;
+	const char *value;
 	int option;
 	kvc_status status;
 
-	while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
-		switch (option) {
-		case 'j':
-			json = 1;
-			break;
-		case 'h':
-			printf("%s", cuda_help);
+	while ((option = cli_next_option(&manual, argc, argv, &value)) >= 0) {
+		if (option == CLI_OPTION_HELP) {
+			cli_print_manual(&manual);
 			return CLI_GOOD;
-		default:
-			return cli_fail_option("kvcanary cuda", argv, option);
 		}
+		json = true;
 	}
+	if (option == CLI_BAD_OPTION)
+		return CLI_CANNOT;
 	status = kvc_cuda_devices(devices.at, DEVICES_MAX, &devices.count, &devices.driver);
 	if (devices.count > DEVICES_MAX)
 		devices.count = DEVICES_MAX;

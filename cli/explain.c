@@ -38,19 +38,26 @@ struct session {
 	size_t found_count;
 };
 
-static const char help_text[] =
-        "usage: kvcanary explain SLUG | MESSAGE | -\n"
-        "       kvcanary explain --list [WORD]\n\n"
-        "Say what an error or a violation means, what to do, and show the mended code.\n\n"
-        "  SLUG      the name in brackets at the end of a message\n"
-        "  MESSAGE   a pasted message or violation line, with its numbers\n"
-        "  -         read text (a log) from standard input; every entry in it is explained once\n\n"
-        "  --list    list the entries, or those that mention WORD\n"
-        "  --json    print the records as JSON, one a line\n"
-        "  --help    this text\n\n"
-        "exit code: 0 explained, 2 nothing fits\n"
-        "example:   kvcanary explain 'v_pool shape must match k_pool shape, got (31, 1, 8) vs "
-        "(32, 1, 8)'\n";
+static const struct cli_option own_options[] = {
+	{ 'l', "list", NULL, "list the entries, or those that mention WORD" },
+	{ 'j', "json", NULL, "print the records as JSON, one a line" },
+	{ 'w', "width", "N", "wrap at this column, from 40 to 1000 (the terminal's, or 80)" },
+	{ CLI_OPTION_HELP, "help", NULL, "this text" },
+	CLI_OPTIONS_END,
+};
+
+static const struct cli_manual manual = {
+	"explain",
+	"SLUG | MESSAGE | -\n--list [WORD]",
+	"Say what an error or a violation means, what to do, and show the mended code.\n\n"
+	"  SLUG      the name in brackets at the end of a message\n"
+	"  MESSAGE   a pasted message or violation line, with its numbers\n"
+	"  -         read text (a log) from standard input; every entry in it is explained once",
+	own_options,
+	NULL,
+	"0 explained, 2 nothing fits",
+	"kvcanary explain 'v_pool shape must match k_pool shape, got (31, 1, 8) vs (32, 1, 8)'",
+};
 
 /* ---- printing ---- */
 
@@ -408,22 +415,12 @@ static int explain_words(struct session *session, int count, char **words)
 
 static int read_options(struct options *out, int argc, char **argv)
 {
-	static const struct option known[] = {
-		{ "help", no_argument, NULL, 'h' },
-		{ "json", no_argument, NULL, 'j' },
-		{ "list", no_argument, NULL, 'l' },
-		{ "width", required_argument, NULL, 'w' },
-		{ NULL, 0, NULL, 0 },
-	};
+	const char *value;
 	int64_t width;
 	int option;
 
-	opterr = 0;
-	while ((option = getopt_long(argc, argv, ":hjlw:", known, NULL)) != -1) {
+	while ((option = cli_next_option(&manual, argc, argv, &value)) >= 0) {
 		switch (option) {
-		case 'h':
-			fputs(help_text, stdout);
-			return -1;
 		case 'j':
 			out->json = 1;
 			break;
@@ -431,15 +428,16 @@ static int read_options(struct options *out, int argc, char **argv)
 			out->list = 1;
 			break;
 		case 'w':
-			if (cli_read_int(&width, "--width", optarg, 40, 1000))
+			if (cli_read_int(&width, "--width", value, 40, 1000))
 				return CLI_CANNOT;
 			cli_set_columns((int)width);
 			break;
 		default:
-			return cli_fail_option("kvcanary explain", argv, option);
+			cli_print_manual(&manual);
+			return -1;
 		}
 	}
-	return CLI_GOOD;
+	return option == CLI_BAD_OPTION ? CLI_CANNOT : CLI_GOOD;
 }
 
 int cli_explain(int argc, char **argv)

@@ -85,10 +85,22 @@ static size_t add_options(
 	return count;
 }
 
+/* Says which option is unknown ('?'), or lacks its value (':'). */
+static void fail_option(const char *name, char **argv, int result)
+{
+	char letter[3] = { '-', (char)optopt, '\0' }, command[64];
+	int is_short = optopt != 0 && argv[optind - 1][0] == '-' && argv[optind - 1][1] != '-';
+	const char *option = is_short ? letter : argv[optind - 1];
+
+	snprintf(command, sizeof(command), "kvcanary %s", name);
+	cli_fail(result == ':' ? "cli-option-needs-value" : "cli-unknown-option", "option", option,
+	        "command", command, NULL);
+}
+
 int cli_next_option(const struct cli_manual *manual, int argc, char **argv, const char **value)
 {
 	struct option known[OPTIONS_MAX] = { { NULL, 0, NULL, 0 } };
-	char letters[2 * OPTIONS_MAX + 2] = ":", command[64];
+	char letters[2 * OPTIONS_MAX + 2] = ":";
 	size_t count = add_options(known, letters, 0, manual->options);
 	int option;
 
@@ -98,7 +110,6 @@ int cli_next_option(const struct cli_manual *manual, int argc, char **argv, cons
 	*value = optarg;
 	if (option != '?' && option != ':')
 		return option < 0 ? CLI_NO_OPTION : option;
-	snprintf(command, sizeof(command), "kvcanary %s", manual->name);
-	cli_fail_option(command, argv, option);
+	fail_option(manual->name, argv, option);
 	return CLI_BAD_OPTION;
 }

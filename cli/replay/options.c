@@ -41,19 +41,10 @@ enum {
 	OPT_SEED,
 	OPT_THREADS,
 	OPT_JSON,
-	OPT_HTML,
-	OPT_HELP
+	OPT_HTML
 };
 
-/* One option. A row without a name is a heading. */
-struct option_row {
-	int id;
-	const char *name;
-	const char *value; /* what it takes, for the help; NULL = nothing */
-	const char *help;
-};
-
-static const struct option_row rows[] = {
+static const struct cli_option own_options[] = {
 	{ 0, NULL, NULL, "workload" },
 	{ OPT_REQUESTS, "requests", "N|all", "requests taken from the trace (240)" },
 	{ OPT_SPEED, "speed", "X",
@@ -99,41 +90,31 @@ static const struct option_row rows[] = {
 	{ OPT_THREADS, "threads", "N", "threads of the library; 0 = one per CPU (0)" },
 	{ OPT_JSON, "json", NULL, "one JSON object on standard output, nothing else" },
 	{ OPT_HTML, "html", "FILE", "write a page with timeline, pool maps and faults" },
-	{ OPT_HELP, "help", NULL, "this text" },
+	{ CLI_OPTION_HELP, "help", NULL, "this text" },
+	CLI_OPTIONS_END,
 };
-#define ROW_COUNT (sizeof(rows) / sizeof(rows[0]))
 
-static const char usage_text[] =
-        "usage: kvcanary replay TRACE [OPTION]...\n\n"
-        "Run a serving trace (Mooncake JSONL or Azure CSV; - = standard input) through a small\n"
-        "engine that writes its KV cache with kvc_rope_pool_fused and keeps a guard around every\n"
-        "step; with --fault damage it on purpose and say what was found.\n";
-
-static const char closing_text[] =
-        "\nexit code: 0 clean, or every fault whose check is on was found at least 3 times,\n"
-        "             missed never, expired in at most a quarter, and nothing else was reported\n"
-        "           1 violations without faults, or faults that were not found so\n"
-        "           2 could not run; 130 interrupted\n"
-        "examples:  kvcanary replay data/mooncake_conversation_trace.jsonl\n"
-        "           kvcanary replay data/mooncake_conversation_trace.jsonl --fault all --html "
-        "report.html\n"
-        "           kvcanary replay TRACE --fault bit-flip-k,lost-write --verify partial\n"
-        "           kvcanary replay TRACE --fault all --canary off\n";
+static const struct cli_manual manual = {
+	"replay",
+	"TRACE [OPTION]...",
+	"Run a serving trace (Mooncake JSONL or Azure CSV; - = standard input) through a small\n"
+	"engine that writes its KV cache with kvc_rope_pool_fused and keeps a guard around every\n"
+	"step; with --fault damage it on purpose and say what was found.",
+	own_options,
+	NULL,
+	"0 clean, or every fault whose check is on was found at least 3 times,\n"
+	"  missed never, expired in at most a quarter, and nothing else was reported\n"
+	"1 violations without faults, or faults that were not found so\n"
+	"2 could not run; 130 interrupted",
+	"kvcanary replay data/mooncake_conversation_trace.jsonl\n"
+	"kvcanary replay data/mooncake_conversation_trace.jsonl --fault all --html report.html\n"
+	"kvcanary replay TRACE --fault bit-flip-k,lost-write --verify partial\n"
+	"kvcanary replay TRACE --fault all --canary off",
+};
 
 void options_help(void)
 {
-	fputs(usage_text, stdout);
-	for (size_t i = 0; i < ROW_COUNT; i++) {
-		char name[48];
-		if (!rows[i].name) {
-			printf("\n%s:\n", rows[i].help);
-			continue;
-		}
-		snprintf(name, sizeof(name), "--%s%s%s", rows[i].name, rows[i].value ? " " : "",
-		        rows[i].value ? rows[i].value : "");
-		printf("  %-26s %s\n", name, rows[i].help);
-	}
-	fputs(closing_text, stdout);
+	cli_print_manual(&manual);
 }
 
 /* ---- values ---- */
@@ -364,9 +345,9 @@ static int read_option(struct replay_options *out, int id, const char *value)
 {
 	char name[48] = "--";
 
-	for (size_t i = 0; i < ROW_COUNT; i++)
-		if (rows[i].id == id && rows[i].name)
-			snprintf(name, sizeof(name), "--%s", rows[i].name);
+	for (const struct cli_option *row = own_options; row->help; row++)
+		if (row->id == id)
+			snprintf(name, sizeof(name), "--%s", row->name);
 	if (id < OPT_CANARY)
 		return read_workload(out, id, name, value);
 	if (id < OPT_FAULT)
@@ -438,38 +419,22 @@ static int check_together(struct replay_options *out)
 	return 0;
 }
 
-static void fill_long_options(struct option out[ROW_COUNT + 1])
-{
-	size_t count = 0;
-
-	for (size_t i = 0; i < ROW_COUNT; i++)
-		if (rows[i].name)
-			out[count++] = (struct option){ rows[i].name,
-				rows[i].value ? required_argument : no_argument, NULL, rows[i].id };
-	out[count] = (struct option){ NULL, 0, NULL, 0 };
-}
-
 enum options_answer options_read(struct replay_options *out, int argc, char **argv)
 {
-	struct option long_options[ROW_COUNT + 1];
+	const char *value;
 	int id;
 
 	set_defaults(out);
-	fill_long_options(long_options);
-	optind = 1;
-	opterr = 0;
-	while ((id = getopt_long(argc, argv, ":h", long_options, NULL)) != -1) {
-		if (id == OPT_HELP || id == 'h')
+	while ((id = cli_next_option(&manual, argc, argv, &value)) >= 0) {
+		if (id == CLI_OPTION_HELP)
 			return OPTIONS_HELP;
 		if (id == OPT_LIST_FAULTS)
 			return OPTIONS_LIST;
-		if (id < OPT_REQUESTS) {
-			cli_fail_option("kvcanary replay", argv, id);
-			return OPTIONS_WRONG;
-		}
-		if (read_option(out, id, optarg))
+		if (read_option(out, id, value))
 			return OPTIONS_WRONG;
 	}
+	if (id == CLI_BAD_OPTION)
+		return OPTIONS_WRONG;
 	if (optind != argc - 1) {
 		char count[16];
 		snprintf(count, sizeof(count), "%d", argc - optind);

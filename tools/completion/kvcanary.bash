@@ -99,7 +99,10 @@ _kvcanary() {
 		options="--requests --speed --block-tokens --abort-every --layers --heads --query-heads --head-dim --dtype --pool-slots --page-size --chunk --batch --move-interval --canary --verify --verify-budget --sweep-interval --release-check --fingerprint --stamping --expected-tokens --input-check --finite --fault --injections --list-faults --seed --threads --json --html --help"
 		files=1 ;;
 	explain)
-		options="--list --json --help"
+		case "$before" in
+		--width) return ;;
+		esac
+		options="--list --json --width --help"
 		files=0 ;;
 	cpu)
 		options="--json --help"
