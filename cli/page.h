@@ -1,6 +1,7 @@
 /*
- * Pages that a command writes: an HTML file of this tree that the build embeds (cmake/embed.cmake),
- * with one JSON object in it from which its script draws. Nothing is loaded from anywhere.
+ * Pages that a command writes: an HTML file of this tree that the build embeds (cmake/embed.cmake)
+ * with page.css and page.js inside, and one JSON object from which its script draws. Nothing is
+ * loaded from anywhere.
  */
 #ifndef KVCANARY_CLI_PAGE_H
 #define KVCANARY_CLI_PAGE_H
