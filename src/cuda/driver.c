@@ -172,12 +172,25 @@ static kvc_status find_kernel(
 	return KVC_OK;
 }
 
+/* Can kernels of this build start early on the current device? Chips before Hopper are not promised to
+ * pass over an attribute that they do not know. */
+static int starts_early(void)
+{
+	CUdevice device = 0;
+	int major = 0;
+
+	return kvc__cuda_newest() >= 90 && driver.context_device(&device) == CUDA_SUCCESS &&
+	       driver.device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+	               device) == CUDA_SUCCESS &&
+	       major >= 9;
+}
+
 /* Fills 'attributes', at least two of them, which the result points to. */
 static CUlaunchConfig config_of(
         const struct kvc__launch *launch, CUlaunchAttribute *attributes, void *stream)
 {
 	CUlaunchConfig config = {
-		.gridDimX = launch->grid_x,
+		.gridDimX = (unsigned)launch->grid_x,
 		.gridDimY = launch->grid_y ? launch->grid_y : 1,
 		.gridDimZ = 1,
 		.blockDimX = launch->block,
@@ -190,7 +203,7 @@ static CUlaunchConfig config_of(
 	unsigned count = 0;
 
 	memset(attributes, 0, 2 * sizeof(*attributes));
-	if (launch->programmatic && kvc__cuda_newest() >= 90) {
+	if (launch->programmatic && starts_early()) {
 		attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
 		attributes[count++].value.programmaticStreamSerializationAllowed = 1;
 	}
@@ -212,6 +225,8 @@ kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch
 	void *arguments[1] = { (void *)(uintptr_t)params };
 	CUkernel handle;
 
+	if (launch->grid_x > INT32_MAX)
+		return kvc__driver_check(CUDA_ERROR_INVALID_VALUE, kernel->name);
 	KVC__TRY(find_kernel(kernel, launch, &handle));
 	/* A CUkernel may stand where a CUfunction is asked for: the driver takes the current context's. */
 	return kvc__driver_check(
@@ -220,11 +235,13 @@ kvc_status kvc__cuda_launch(struct kvc__kernel *kernel, const struct kvc__launch
 
 int kvc__cuda_can_place(struct kvc__kernel *kernel, const struct kvc__launch *launch)
 {
+	struct kvc__launch asked = *launch;
 	CUlaunchAttribute attributes[2];
-	const CUlaunchConfig config = config_of(launch, attributes, NULL);
 	CUkernel handle;
 	int clusters = 0;
 
+	asked.programmatic = 0; /* when it starts is not the question */
+	const CUlaunchConfig config = config_of(&asked, attributes, NULL);
 	return find_kernel(kernel, launch, &handle) == KVC_OK &&
 	       driver.active_clusters(&clusters, (CUfunction)handle, &config) == CUDA_SUCCESS &&
 	       clusters > 0;

@@ -52,7 +52,8 @@ kvc_status kvc__driver_check(CUresult result, const char *what);
 
 /* A launch of one kernel that takes one struct by value. */
 struct kvc__launch {
-	unsigned grid_x, grid_y;
+	int64_t grid_x; /* more than a grid can have are refused */
+	unsigned grid_y;
 	unsigned block;
 	unsigned shared_bytes;
 	int programmatic; /* may start while the kernel before it ends; it waits by itself */

@@ -59,7 +59,7 @@ static struct kvc__rope_params params_of(const struct kvc__cuda_rope *call)
 		.token_count = job->token_count,
 		.position_count = job->position_count,
 		.slot_count = call->slot_count,
-		.reserved_slot = job->reserved_slot,
+		.reserved_slot = job->reserved_slot < 0 ? -1 : job->reserved_slot,
 		.cos_sin = job->rope->cos_sin,
 		.cos_sin_row_stride = job->rope->cos_sin_row_stride,
 		.attention_factor = job->rope->attention_factor,
@@ -132,7 +132,9 @@ static int is_fast(const struct kvc__cuda_rope *call, const struct kvc__rope_par
 	                                  job->rope->cos_sin_row_stride < 0 ||
 	                                  job->rope->cos_sin_row_stride > INT32_MAX / 4))
 		return 0;
-	if (call->slot_count > INT32_MAX || !indices_narrow(&job->positions) ||
+	/* They compare 32 bits. */
+	if (call->slot_count > INT32_MAX || job->position_count > INT32_MAX ||
+	        job->reserved_slot > INT32_MAX || !indices_narrow(&job->positions) ||
 	        !indices_narrow(&job->slots))
 		return 0;
 	for (size_t i = 0; i < KVC__TENSORS; i++)
@@ -292,7 +294,7 @@ static kvc_status launch_stamp(struct kvc__rope_params *p, void *stream)
 
 static kvc_status launch_general(struct kvc__rope_params *p, void *stream)
 {
-	struct kvc__launch launch = { .grid_x = (unsigned)p->token_count, .block = 128 };
+	struct kvc__launch launch = { .grid_x = p->token_count, .block = 128 };
 
 	return kvc__cuda_launch(&general_kernel, &launch, p, stream);
 }
@@ -301,30 +303,37 @@ static kvc_status launch_tokens(
         struct kvc__kernel *kernel, const struct kvc__rope_params *p, void *stream)
 {
 	struct kvc__launch launch = {
-		.grid_x = (unsigned)((p->token_count + 255) / 256),
+		.grid_x = kvc__divide_up(p->token_count, 256),
 		.block = 256,
 	};
 	return kvc__cuda_launch(kernel, &launch, p, stream);
 }
 
+static kvc_status launch_rows(
+        const struct kvc__cuda_rope *call, struct kvc__rope_params *p, void *stream)
+{
+	int fast = is_fast(call, p);
+
+	if (fast && !p->records)
+		KVC__TRY(launch_fast(p, stream));
+	else if (fast && is_fast_stamp(call->job))
+		KVC__TRY(launch_stamp(p, stream));
+	else
+		KVC__TRY(launch_general(p, stream));
+	return p->report ? launch_tokens(&report_kernel, p, stream) : KVC_OK;
+}
+
 kvc_status kvc__cuda_rope(const struct kvc__cuda_rope *call, void *stream)
 {
 	struct kvc__rope_params p = params_of(call);
-	int fast = is_fast(call, &p);
 
-	if (p.duplicate_scratch)
-		KVC__TRY(launch_tokens(&claim_kernel, &p, stream));
-	if (fast && !p.records)
-		KVC__TRY(launch_fast(&p, stream));
-	else if (fast && is_fast_stamp(call->job))
-		KVC__TRY(launch_stamp(&p, stream));
-	else
-		KVC__TRY(launch_general(&p, stream));
-	if (p.report)
-		KVC__TRY(launch_tokens(&report_kernel, &p, stream));
-	if (p.duplicate_scratch)
-		KVC__TRY(launch_tokens(&unclaim_kernel, &p, stream));
-	return KVC_OK;
+	if (!p.duplicate_scratch)
+		return launch_rows(call, &p, stream);
+	KVC__TRY(launch_tokens(&claim_kernel, &p, stream));
+	kvc_status status = launch_rows(call, &p, stream);
+	/* Whatever came of it, the scratch is zero again. */
+	KVC__TRY(launch_tokens(&unclaim_kernel, &p, stream));
+	return status;
 }
 
 #endif /* KVC_WITH_CUDA */

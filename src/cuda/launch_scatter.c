@@ -51,7 +51,7 @@ static struct kvc__launch launch_of(
         const struct scatter_shape *shape, const struct kvc__scatter_params *p)
 {
 	struct kvc__launch launch = {
-		.grid_x = (unsigned)(p->job.request_count * p->team),
+		.grid_x = p->job.request_count * p->team,
 		.block = shape->threads,
 		.shared_bytes = shape->shared,
 		.programmatic = 1,

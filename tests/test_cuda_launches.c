@@ -1,0 +1,336 @@
+/*
+ * What the CUDA back end launches, seen by a driver that runs nothing (fake_cuda.c): grids, blocks and
+ * clusters that a chip can have, which kernel a call gets, nothing in a call that a capture forbids.
+ * No address is followed, so these need no memory and sizes may be anything.
+ */
+#include "expect.h"
+#include "fake_cuda.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/cuda.h"
+
+#define ANY ((void *)0x7F0000000000) /* somewhere on the device, aligned */
+
+static struct fake_cuda *fake;
+static const struct kvc__cuda_ops *cuda;
+
+static int open_fake(void **state)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+
+	(void)state;
+	fake = library ? (struct fake_cuda *)dlsym(library, "fake_cuda") : NULL;
+	return fake ? 0 : -1;
+}
+
+/* The chip, before a call. */
+static void begin(int capability, unsigned placeable)
+{
+	fake->capability = capability;
+	fake->placeable = placeable;
+	fake->refused = NULL;
+	fake->count = fake->waits = 0;
+	expect_ok(kvc__cuda_find(&cuda, kvc_device_make(KVC_DEVICE_CUDA, 0), "test"));
+}
+
+/* After a call: so many kernels, and nothing that a capture forbids. */
+static void expect_launches(int count)
+{
+	assert_int_equal(fake->count, count);
+	assert_int_equal(fake->waits, 0);
+}
+
+/* ---- scatter ---- */
+
+struct choice {
+	int64_t requests, columns, tokens; /* of the call */
+	int check_tokens;
+	const char *name; /* what it gets: */
+	unsigned grid, cluster;
+};
+
+static void expect_choice(const struct choice *c, int capability, unsigned placeable)
+{
+	const struct kvc__scatter job = { .flat = ANY,
+		.offsets = ANY,
+		.rows = ANY,
+		.table = ANY,
+		.request_count = c->requests,
+		.flat_count = c->tokens,
+		.row_count = c->requests,
+		.column_count = c->columns,
+		.row_stride = c->columns };
+	const struct kvc__cuda_scatter call = { .job = &job, .check_tokens = c->check_tokens };
+
+	begin(capability, placeable);
+	expect_ok(cuda->scatter(&call, NULL));
+	expect_launches(1);
+	assert_string_equal(fake->launches[0].name, c->name);
+	assert_int_equal(fake->launches[0].grid, c->grid);
+	assert_int_equal(fake->launches[0].cluster, c->cluster);
+	assert_int_equal(fake->launches[0].early, capability >= 90);
+}
+
+#define M (INT64_C(1) << 20)
+
+static void scatter_picks_its_kernel(void **state)
+{
+	static const struct choice choices[] = {
+		{ 1, 512, M, 1, "kvc_scatter_128_1", 1, 0 },
+		{ 256, 131072, 300, 1, "kvc_scatter_128_1", 256, 0 },
+		{ 64, 2048, M, 1, "kvc_scatter_128_4", 64, 0 },
+		{ 64, 4096, M, 1, "kvc_scatter_256_4", 64, 0 },
+		{ 64, 8192, M, 1, "kvc_scatter_256_4", 128, 2 },
+		{ 600, 8192, 8 * M, 1, "kvc_scatter_256_8", 600, 0 },
+		{ 1, 131072, M, 1, "kvc_scatter_256_8", 16, 16 },
+		{ 128, 131072, 8 * M, 1, "kvc_scatter_256_8", 2048, 16 },
+		{ 256, 131072, 8 * M, 1, "kvc_scatter_256_8", 2048, 8 },
+		{ 2048, 131072, 64 * M, 1, "kvc_scatter_256_8", 2048, 0 },
+		{ 128, 131072, 8 * M, 0, "kvc_scatter_256_8", 2048, 0 },
+		{ INT32_MAX, 2048, M, 1, "kvc_scatter_128_4", INT32_MAX, 0 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
+		struct choice c = choices[i];
+		expect_choice(&c, 90, 16);
+		/* No team of sixteen where the chip cannot place one, or does not say. */
+		if (c.cluster == 16)
+			c.cluster = 8, c.grid /= 2;
+		expect_choice(&c, 100, 8);
+		expect_choice(&c, 90, 0);
+		/* No teams at all that talk to each other on chips before Hopper. */
+		c.grid /= c.cluster ? c.cluster : 1;
+		c.cluster = 0;
+		expect_choice(&c, 80, 0);
+	}
+}
+
+static void more_requests_than_a_grid_has_are_refused(void **state)
+{
+	const struct kvc__scatter job = { .request_count = (INT64_C(1) << 32) + 1,
+		.flat_count = 1,
+		.column_count = 1,
+		.row_stride = 1 };
+	const struct kvc__cuda_scatter call = { .job = &job };
+
+	(void)state;
+	begin(90, 16);
+	expect_error(cuda->scatter(&call, NULL), KVC_E_CUDA, "cuda-call-failed", NULL, -1);
+	expect_launches(0);
+}
+
+/* ---- rope ---- */
+
+static kvc_rope rope;
+static kvc_stamp stamp;
+
+static struct kvc__rows rows_of(int64_t heads, int64_t dim)
+{
+	return (struct kvc__rows){ ANY, heads * dim * 2, dim * 2 };
+}
+
+static struct kvc__rope_job job_of(int64_t tokens, int64_t q_heads, int64_t kv_heads, int64_t dim)
+{
+	struct kvc__rope_job job = { .token_count = tokens,
+		.q_heads = q_heads,
+		.kv_heads = kv_heads,
+		.q_dim = dim,
+		.kv_dim = dim,
+		.element = KVC__ELEMENT_BF16,
+		.pool_element = KVC__ELEMENT_BF16,
+		.q = rows_of(q_heads, dim),
+		.k = rows_of(kv_heads, dim),
+		.v = rows_of(kv_heads, dim),
+		.positions = { ANY, 8, 1 },
+		.slots = { ANY, 8, 1 },
+		.reserved_slot = -1,
+		.position_count = 1 << 20,
+		.k_scale = 1,
+		.v_scale = 1,
+		.rope = &rope };
+
+	rope.rotary_dim = (int32_t)dim;
+	rope.cos_sin_row_stride = dim;
+	job.q_out = job.q;
+	job.k_out = job.k_pool = job.k;
+	job.v_pool = job.v;
+	return job;
+}
+
+static void expect_rope(const struct kvc__rope_job *job, int64_t slots, const char *prefix)
+{
+	const struct kvc__cuda_rope call = { .job = job, .slot_count = slots };
+
+	fake->count = 0;
+	expect_ok(cuda->rope(&call, NULL));
+	expect_launches(1);
+	if (strncmp(fake->launches[0].name, prefix, strlen(prefix)) != 0)
+		fail_msg("%s, expected %s", fake->launches[0].name, prefix);
+}
+
+/* In every form: stamped, with a table, with V, with outputs. */
+static void expect_ropes(int64_t tokens, int64_t q_heads, int64_t kv_heads, int64_t dim)
+{
+	struct kvc__rope_job job = job_of(tokens, q_heads, kv_heads, dim);
+
+	for (int variant = 0; variant < 16; variant++) {
+		int stamps = variant & 1;
+		rope.cos_sin = variant & 2 ? ANY : NULL;
+		job.stamp = stamps ? &stamp : NULL;
+		job.v.data = job.v_pool.data = variant & 4 ? ANY : NULL;
+		job.q_out.data = job.k_out.data = variant & 8 ? ANY : NULL;
+		/* XXH3 of short rows is another one. */
+		expect_rope(&job, M,
+		        !stamps                     ? "kvc_rope_bf16_"
+		        : kv_heads * dim * 2 <= 240 ? "kvc_general_rope"
+		                                    : "kvc_rope_stamp_bf16_");
+	}
+}
+
+static void every_rope_fits_a_block_and_a_grid(void **state)
+{
+	static const int64_t tokens[] = { 1, 3, 1023, 1025, 16384, 200000 };
+
+	(void)state;
+	begin(90, 16);
+	stamp.records = ANY;
+	stamp.record_stride_bytes = 32;
+	stamp.coverage = KVC_COVERAGE_ALL;
+	for (int64_t dim = 64; dim <= 128; dim *= 2)
+		for (int64_t kv_heads = 1; kv_heads < 60; kv_heads++)
+			for (int64_t q_heads = 1; q_heads + 2 * kv_heads <= 120; q_heads++)
+				for (size_t i = 0; i < sizeof(tokens) / sizeof(tokens[0]); i++)
+					expect_ropes(tokens[i], q_heads, kv_heads, dim);
+}
+
+/* The fast kernels compare 32 bits: what does not fit must not reach them. */
+static void what_32_bits_do_not_hold_is_for_the_general_kernel(void **state)
+{
+	struct kvc__rope_job job = job_of(100, 8, 2, 128);
+
+	(void)state;
+	begin(90, 16);
+	rope.cos_sin = ANY;
+	job.reserved_slot = INT64_MIN; /* any negative one is none */
+	expect_rope(&job, INT32_MAX, "kvc_rope_bf16_128_t");
+	job.reserved_slot = INT32_MAX;
+	expect_rope(&job, INT32_MAX, "kvc_rope_bf16_128_t");
+	job.reserved_slot = (INT64_C(1) << 32) + 5;
+	expect_rope(&job, INT32_MAX, "kvc_general_rope");
+	job.reserved_slot = -1;
+	expect_rope(&job, INT64_C(1) << 31, "kvc_general_rope");
+	job.position_count = INT64_C(1) << 31;
+	expect_rope(&job, 100, "kvc_general_rope");
+	job.position_count = INT32_MAX;
+	job.token_count = INT32_MAX;
+	expect_rope(&job, 100, "kvc_general_rope");
+}
+
+static void a_failed_call_leaves_the_scratch_as_it_was(void **state)
+{
+	const struct kvc__rope_job job = job_of(100, 8, 2, 128);
+	const struct kvc__cuda_rope call = {
+		.job = &job, .slot_count = 100, .duplicate_scratch = ANY, .report = ANY
+	};
+
+	(void)state;
+	rope.cos_sin = ANY;
+	begin(90, 16);
+	expect_ok(cuda->rope(&call, NULL));
+	expect_launches(4);
+	begin(90, 16);
+	fake->refused = "kvc_rope_bf16_128_t";
+	expect_error(cuda->rope(&call, NULL), KVC_E_CUDA, "cuda-call-failed", NULL, -1);
+	expect_launches(2);
+	assert_string_equal(fake->launches[0].name, "kvc_general_claim");
+	assert_string_equal(fake->launches[1].name, "kvc_general_unclaim");
+}
+
+/* ---- the canary ---- */
+
+static void group_of(kvc_group *group, kvc_source *sources, int64_t count, int64_t bytes)
+{
+	*group = (kvc_group)KVC_GROUP_INIT;
+	for (int64_t i = 0; i < count; i++)
+		sources[i] = (kvc_source){ .base = ANY,
+			.row_count = INT64_C(1) << 33,
+			.row_stride_bytes = bytes,
+			.page_size = 1,
+			.head_count = 1,
+			.head_bytes = bytes,
+			.head_stride_bytes = bytes,
+			.read_bytes = bytes,
+			.id = (uint64_t)i,
+			.dtype = KVC_BFLOAT16 };
+	group->records = ANY;
+	group->record_count = INT64_C(1) << 33;
+	group->sources = sources;
+	group->source_count = count;
+}
+
+/* Everything that takes a group, for so many slots and requests. */
+static void expect_group_calls(const kvc_group *group, int64_t slots, int64_t requests)
+{
+	struct kvc__verify verify = { .group = *group, .slots = ANY, .check_bytes = 1 };
+	struct kvc__write write = { .group = *group, .token_count = slots, .slots = ANY };
+	kvc_plan out = { .verify_capacity = slots, .write_req_capacity = requests };
+	struct kvc__check_plan check = { .group = *group, .mapping = ANY, .full_count = slots };
+	struct kvc__plan plan = { .request_count = requests, .out = &out };
+	const struct kvc__cuda_verify verify_call = { .job = &verify, .capacity = slots };
+	const struct kvc__cuda_write write_call = { .job = &write, .request_capacity = requests };
+	const struct kvc__cuda_plan plan_call = { .job = &plan, .rotation = ANY };
+	const struct kvc__cuda_check_plan check_call = { .job = &check, .plan = &out };
+	const struct kvc__cuda_records_call copy = {
+		.group = group, .count = slots, .from = ANY, .to = ANY, .scratch = ANY
+	};
+
+	verify.batch.count = requests;
+	verify.valid_prefix = ANY;
+	expect_ok(cuda->verify(&verify_call, NULL));
+	expect_ok(cuda->write(&write_call, NULL));
+	write.scratch = ANY;
+	expect_ok(cuda->write(&write_call, NULL));
+	expect_ok(cuda->plan(&plan_call, NULL));
+	expect_ok(cuda->check_plan(&check_call, NULL));
+	expect_ok(cuda->fingerprint(ANY, group, ANY, slots, NULL));
+	expect_ok(cuda->scan_finite(ANY, group, ANY, slots, NULL));
+	if (slots > 0)
+		expect_ok(cuda->records(&copy, NULL));
+	assert_int_equal(fake->waits, 0);
+}
+
+static void canary_calls_of_every_size_launch(void **state)
+{
+	static const int64_t sizes[] = { 0, 1, 1024, 1025, 100000, INT32_MAX };
+	static const int64_t counts[] = { 0, 1, 8, 9, 384 };
+	static const int64_t bytes[] = { 8, 16, 200, 1000, 2048 };
+	static const int chips[] = { 80, 90, 100 };
+	static kvc_source sources[384];
+	kvc_group group;
+
+	(void)state;
+	for (int i = 0; i < 6 * 6 * 5 * 5 * 3 * 2; i++) {
+		int splitmix = i % 2, chip = chips[i / 2 % 3], size = i / 6 / 25;
+		begin(chip, 16);
+		group_of(&group, sources, counts[i / 6 % 5], bytes[i / 30 % 5]);
+		group.fingerprint = splitmix ? KVC_FINGERPRINT_SPLITMIX : KVC_FINGERPRINT_XXH3;
+		expect_group_calls(&group, sizes[size % 6], sizes[size / 6]);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(scatter_picks_its_kernel),
+		cmocka_unit_test(more_requests_than_a_grid_has_are_refused),
+		cmocka_unit_test(every_rope_fits_a_block_and_a_grid),
+		cmocka_unit_test(what_32_bits_do_not_hold_is_for_the_general_kernel),
+		cmocka_unit_test(a_failed_call_leaves_the_scratch_as_it_was),
+		cmocka_unit_test(canary_calls_of_every_size_launch),
+	};
+	return cmocka_run_group_tests(tests, open_fake, NULL);
+}
