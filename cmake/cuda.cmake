@@ -53,7 +53,8 @@ function(kvc_add_kernels name)
   set(folder ${CMAKE_BINARY_DIR}/generated/${name})
   file(MAKE_DIRECTORY ${folder})
   file(GLOB kernels CONFIGURE_DEPENDS ${source}/cuda/*.cu)
-  file(GLOB headers CONFIGURE_DEPENDS ${source}/cuda/*.cuh ${source}/cuda/*_params.h)
+  file(GLOB headers CONFIGURE_DEPENDS ${source}/cuda/*.cuh ${source}/cuda/*_params.h
+       ${CMAKE_SOURCE_DIR}/include/*.h)
   set(images)
   set(incbin)
   set(table)
@@ -66,7 +67,6 @@ function(kvc_add_kernels name)
               -I ${source} -I ${CMAKE_SOURCE_DIR}/include -o ${image} ${kernel}
       DEPENDS ${kernel} ${headers} ${source}/base/sincos.h ${source}/base/float_formats.h
               ${source}/base/host_device.h ${source}/cpu/hash.h ${source}/cpu/rope.h
-              ${CMAKE_SOURCE_DIR}/include/kvcanary.h
       COMMENT "Compiling the kernels of ${file} for ${name}" VERBATIM)
     list(APPEND images ${image})
     string(APPEND incbin "__asm__(\".section .rodata\\n.balign 16\\nkvc__image_${file}:\\n\"\n"

@@ -1,11 +1,11 @@
-# What 'make install' puts where: both libraries, the header, the command, and what pkg-config and
+# What 'make install' puts where: both libraries, the headers, the command, and what pkg-config and
 # find_package need. Everything is relative to the prefix, so that an installed tree can be moved.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS kvcanary_static kvcanary_shared EXPORT kvcanary-targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES include/kvcanary.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/kvcanary)
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
 if(KVC_BUILD_CLI)

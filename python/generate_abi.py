@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes kvcanary/_abi.py, the C interface as ctypes sees it, from include/kvcanary.h.
+"""Writes kvcanary/_abi.py, the C interface as ctypes sees it, from include/kvcanary*.h.
 
   generate_abi.py           rewrite it
   generate_abi.py --check   exit 1 if it is stale
 
-The header is the one place where structs, constants, initialisers and functions are written down.
+The headers are the one place where structs, constants, initialisers and functions are written down.
 Standard library only. What it cannot read it refuses, so that nothing is left out in silence.
 """
 
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = ROOT / "include/kvcanary.h"
+HEADERS = sorted((ROOT / "include").glob("kvcanary*.h"))
 OUTPUT = ROOT / "python/kvcanary/_abi.py"
 
 # C scalar -> (ctypes name, Python type of a field).
@@ -232,7 +232,7 @@ def module(text):
 
 
 def main():
-    made = module(HEADER.read_text(encoding="utf-8"))
+    made = module("\n".join(header.read_text(encoding="utf-8") for header in HEADERS))
     if "--check" in sys.argv[1:]:
         if not OUTPUT.exists() or OUTPUT.read_text(encoding="utf-8") != made:
             sys.exit("python/kvcanary/_abi.py is stale: run python/generate_abi.py")

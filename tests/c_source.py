@@ -38,9 +38,14 @@ def without_comments(text, strings=True):
                   flags=re.S)
 
 
+def public_headers():
+    """The text of kvcanary.h and of the headers that it includes, in their order."""
+    return "\n".join(read(path) for path in sorted((ROOT / "include").glob("*.h")))
+
+
 def public_functions():
     """(name, returns kvc_status, what stands before it) of each KVC_API function, in order."""
-    header = read("include/kvcanary.h")
+    header = public_headers()
     bare = re.sub(r"(?m)^[ \t]*#.*(?:\\\n.*)*$", lambda m: re.sub(r"[^\n]", " ", m.group(0)),
                   without_comments(header))
     found = []

@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import c_source
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src/catalog"))
 import generate  # noqa: E402
@@ -84,12 +86,7 @@ def defined(library):
     return set(re.findall(r" T (kvc_\w+)", out))
 
 
-def public_functions():
-    header = (ROOT / "include/kvcanary.h").read_text(encoding="utf-8")
-    return set(re.findall(r"^KVC_API [^;(]*?\b(kvc_\w+)\(", header, re.M))
-
-
-def c_source(entries, missing):
+def examples_source(entries, missing):
     """One function per half of an entry; functions the library lacks are weak, so it links."""
     lines = ['#include "example_fixture.h"', "#include <stdio.h>"]
     lines[0:0] = [f"#pragma weak {name}" for name in sorted(missing)]
@@ -104,9 +101,8 @@ def c_source(entries, missing):
 
 
 def reason_bits():
-    header = (ROOT / "include/kvcanary.h").read_text(encoding="utf-8")
     return {"violation-" + name.lower().replace("_", "-"): int(bit)
-            for name, bit in re.findall(r"\tKVC_REASON_([A-Z_]+) = (\d+)", header)}
+            for name, bit in re.findall(r"\tKVC_REASON_([A-Z_]+) = (\d+)", c_source.public_headers())}
 
 
 def judge(entry, half, slug, reasons, bits):
@@ -133,7 +129,7 @@ def compile_c(source, program, options):
 
 def run_c(entries, options, scratch):
     library = defined(options.library)
-    missing = public_functions() - library
+    missing = {name for name, _, _ in c_source.public_functions()} - library
     runnable, failures = [], []
     for entry in entries:
         lacking = (needed(entry["before"]) | needed(entry["after"])) & missing
@@ -147,7 +143,7 @@ def run_c(entries, options, scratch):
             runnable.append(entry)
     source, program = scratch / "examples.c", scratch / "examples"
     while True:
-        source.write_text(c_source(runnable, missing), encoding="utf-8")
+        source.write_text(examples_source(runnable, missing), encoding="utf-8")
         messages = compile_c(source, program, options)
         broken = set(re.findall(r"^([a-z0-9-]+)\.toml:(?:before|after):\d.*error:", messages, re.M))
         if not broken:

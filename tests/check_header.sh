@@ -1,5 +1,5 @@
 #!/bin/bash
-# The public header stands alone and is clean as C99 and C++17; its tensor is DLPack's; and the
+# Each public header stands alone and is clean as C99 and C++17; the tensor is DLPack's; and the
 # library builds with one plain compiler line: no build system, no flags for an instruction set.
 # usage: check_header.sh SOURCE_DIR GENERATED_DIR LIBKVCANARY.A
 set -euo pipefail
@@ -16,6 +16,11 @@ strict=(-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror -I "$source_dir/i
 "$cc" -std=c99 -pedantic-errors "${strict[@]}" "$source_dir/tests/header.c" -c -o "$work/header.o"
 "$cxx" -x c++ -std=c++17 -pedantic-errors "${strict[@]}" "$source_dir/tests/header.c" -c \
 	-o "$work/header_cpp.o"
+for header in "$source_dir"/include/*.h; do
+	echo "#include \"${header##*/}\"" >"$work/alone.c"
+	"$cc" -std=c99 -pedantic-errors "${strict[@]}" -fsyntax-only "$work/alone.c"
+	"$cxx" -x c++ -std=c++17 -pedantic-errors "${strict[@]}" -fsyntax-only "$work/alone.c"
+done
 echo "header: clean as C99 and C++17"
 
 "$cc" "$work/header.o" "$library" -pthread -lm -o "$work/header"

@@ -1,21 +1,15 @@
 #!/usr/bin/env python3
-"""What the shared library exports against what the header declares.
+"""What the shared library exports against what the public headers declare.
 
-usage: check_symbols.py HEADER LIBKVCANARY.SO LIBKVCANARY.A
+usage: check_symbols.py LIBKVCANARY.SO LIBKVCANARY.A
 
-Every exported symbol is declared in the header, the entry points for tvm-ffi aside; every declared
+Every exported symbol is declared in a public header, the entry points for tvm-ffi aside; every declared
 function is exported; the static library defines no global name outside kvc_ and kvc__.
 """
-import re
 import subprocess
 import sys
 
-
-def declared_functions(header):
-    """Names of the functions that the header marks KVC_API, in order."""
-    text = re.sub(r"/\*.*?\*/", "", open(header, encoding="utf-8").read(), flags=re.S)
-    text = re.sub(r"^[ \t]*#.*(?:\\\n.*)*$", "", text, flags=re.M)
-    return re.findall(r"KVC_API[^;(]*?\b(\w+)\s*\(", text)
+import c_source
 
 
 def symbols(arguments):
@@ -27,15 +21,15 @@ def symbols(arguments):
 
 
 def main():
-    header, shared, static = sys.argv[1:]
-    declared = declared_functions(header)
+    shared, static = sys.argv[1:]
+    declared = [name for name, _, _ in c_source.public_functions()]
     exported = {name for name in symbols(["--dynamic", "--extern-only", shared])
                 if not name.startswith("__tvm_ffi_")}
     own = {name for name in symbols(["--extern-only", static])
            if not name.startswith(("kvc_", "__asan_", "__odr_asan", "__tsan", "__sancov"))}
-    faults = [f"declared in the header, not exported: {name}"
+    faults = [f"declared in a header, not exported: {name}"
               for name in declared if name not in exported]
-    faults += [f"exported, not declared in the header: {name}"
+    faults += [f"exported, not declared in a header: {name}"
                for name in sorted(exported - set(declared))]
     faults += [f"static library: global name without the prefix kvc_: {name}"
                for name in sorted(own)]
@@ -47,4 +41,5 @@ def main():
 
 
 if __name__ == "__main__":
+    sys.dont_write_bytecode = True
     sys.exit(main())

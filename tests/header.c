@@ -1,5 +1,5 @@
 /*
- * Includes the public header alone and uses its macros and inline functions, so that it must be
+ * Includes kvcanary.h alone and uses its macros and inline functions, so that it must be
  * self-contained. tests/check_header.sh compiles it as C99 and as C++17, every warning an error,
  * and where dlpack/dlpack.h is found also asserts that kvc_tensor has the layout of DLTensor.
  */
