@@ -93,15 +93,21 @@ static void scatter_picks_its_kernel(void **state)
 		{ INT32_MAX, 2048, M, 1, "kvc_scatter_128_4", INT32_MAX, 0 },
 	};
 
+	/* What the newest code of the build may use. */
+	int knows_hopper = strstr(kvc_cuda_architectures(), "compute_8") == NULL;
+
 	(void)state;
 	for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
 		struct choice c = choices[i];
-		expect_choice(&c, 90, 16);
+		if (knows_hopper)
+			expect_choice(&c, 90, 16);
 		/* No team of sixteen where the chip cannot place one, or does not say. */
 		if (c.cluster == 16)
 			c.cluster = 8, c.grid /= 2;
-		expect_choice(&c, 100, 8);
-		expect_choice(&c, 90, 0);
+		if (knows_hopper) {
+			expect_choice(&c, 100, 8);
+			expect_choice(&c, 90, 0);
+		}
 		/* No teams at all that talk to each other on chips before Hopper. */
 		c.grid /= c.cluster ? c.cluster : 1;
 		c.cluster = 0;
