@@ -118,6 +118,29 @@ int64_t saved_position(const struct saved_part *part, int64_t row)
 	return part->positions ? part->positions[row] : row;
 }
 
+int64_t saved_row_count(const struct saved_cache *cache)
+{
+	int64_t rows = 0;
+
+	for (int64_t p = 0; p < cache->part_count; p++)
+		rows += cache->parts[p].row_count;
+	return rows;
+}
+
+int64_t saved_layer_count(const struct saved_cache *cache)
+{
+	const char *before = NULL; /* the name of the part before */
+	int64_t layers = 0;
+
+	for (int64_t p = 0; p < cache->part_count; p++) {
+		const char *name = cache->parts[p].name ? cache->parts[p].name : "";
+		if (!before || strcmp(name, before) != 0)
+			layers += cache->parts[p].layer_count;
+		before = name;
+	}
+	return layers;
+}
+
 /* ---- boxes ---- */
 
 static void sort_axes(struct box *box)

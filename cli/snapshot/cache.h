@@ -192,4 +192,9 @@ const char *saved_offset_file(const struct saved_tensor *tensor, int64_t row);
 /* The position of a row: as stored, or the row's number. */
 int64_t saved_position(const struct saved_part *part, int64_t row);
 
+/* Rows of all parts. */
+int64_t saved_row_count(const struct saved_cache *cache);
+/* Layers; parts of one name, the streams of a cache, have the same ones and count once. */
+int64_t saved_layer_count(const struct saved_cache *cache);
+
 #endif

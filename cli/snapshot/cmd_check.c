@@ -279,21 +279,10 @@ static void print_line(FILE *out, const struct outcome *outcome)
 	fputc('\n', out);
 }
 
-static int64_t layers_of(const struct saved_cache *cache)
-{
-	int64_t layers = 0;
-
-	for (int64_t p = 0; p < cache->part_count; p++)
-		if (p == 0 ||
-		        strcmp(cache->parts[p].name ? cache->parts[p].name : "",
-		                cache->parts[p - 1].name ? cache->parts[p - 1].name : "") != 0)
-			layers += cache->parts[p].layer_count;
-	return layers;
-}
-
 static void print_report(FILE *out, const struct session *session, const struct outcome *outcome)
 {
 	struct findings *findings = outcome->result.findings;
+	int64_t layers = saved_layer_count(outcome->cache);
 	size_t damage = findings_count(findings, FINDING_DAMAGE);
 
 	fprintf(out, "%s: ",
@@ -308,7 +297,7 @@ static void print_report(FILE *out, const struct session *session, const struct 
 	else
 		fprintf(out, "  nothing wrong found in ");
 	fprintf(out, "%lld rows of %lld layer%s%s%s\n", (long long)outcome->result.row_count,
-	        (long long)layers_of(outcome->cache), layers_of(outcome->cache) == 1 ? "" : "s",
+	        (long long)layers, layers == 1 ? "" : "s",
 	        outcome->has_stamp ? "; compared with its stamp" : "",
 	        session->settings.has_rope && !outcome->result.incomplete
 	                ? "; layer 0 compared by value"

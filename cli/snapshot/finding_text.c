@@ -47,7 +47,7 @@ const char *finding_slug(const char *kind)
 	return NULL;
 }
 
-static const char *weight_name(enum finding_weight weight)
+const char *finding_weight_name(enum finding_weight weight)
 {
 	switch (weight) {
 	case FINDING_NOTE:
@@ -100,7 +100,7 @@ static void print_finding(FILE *out, const struct finding *finding)
 
 	describe_place(&place, finding);
 	fprintf(out, "  %-17s %s%s", finding->kind,
-	        finding->weight == FINDING_DAMAGE ? "" : weight_name(finding->weight),
+	        finding->weight == FINDING_DAMAGE ? "" : finding_weight_name(finding->weight),
 	        finding->weight == FINDING_DAMAGE ? "" : ": ");
 	fprintf(out, "%s%s", place.used ? place.text : "the file as a whole",
 	        finding->file ? " of " : "");
@@ -156,7 +156,7 @@ json_t *finding_object(const struct finding *finding)
 	json_t *object = json_object();
 
 	json_object_set_new(object, "kind", json_string(finding->kind));
-	json_object_set_new(object, "weight", json_string(weight_name(finding->weight)));
+	json_object_set_new(object, "weight", json_string(finding_weight_name(finding->weight)));
 	if (finding->part) {
 		json_object_set_new(object, "part", saved_json_text(finding->part));
 		set_known(object, "stream", finding->stream);

@@ -10,6 +10,9 @@
 /* The catalogue's entry for a kind of finding, as 'kvcanary explain' takes it; NULL if it needs none. */
 const char *finding_slug(const char *kind);
 
+/* "note", "doubt" or "damage". */
+const char *finding_weight_name(enum finding_weight weight);
+
 /* A table: kind, place, what; at most 'most' lines, and how many more there are. Then what to do. */
 void findings_print(FILE *out, struct findings *findings, size_t most);
 

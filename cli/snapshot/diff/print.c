@@ -49,27 +49,6 @@ const char *diff_type_text(
 
 /* ---- head ---- */
 
-static int64_t layers_of_cache(const struct saved_cache *cache)
-{
-	int64_t count = 0;
-
-	for (int64_t i = 0; i < cache->part_count; i++) {
-		bool repeated =
-		        i > 0 && strcmp(cache->parts[i].name, cache->parts[i - 1].name) == 0;
-		count += repeated ? 0 : cache->parts[i].layer_count;
-	}
-	return count;
-}
-
-static int64_t rows_of_cache(const struct saved_cache *cache)
-{
-	int64_t count = 0;
-
-	for (int64_t i = 0; i < cache->part_count; i++)
-		count += cache->parts[i].row_count;
-	return count;
-}
-
 static const char *type_of_cache(const struct saved_cache *cache)
 {
 	for (int64_t i = 0; i < cache->part_count; i++)
@@ -86,8 +65,8 @@ static void print_file(FILE *out, const struct diff_result *result, int side)
 	fprintf(out, "  %c  ", side == DIFF_A ? 'A' : 'B');
 	cli_print_foreign(out, cache->path);
 	fprintf(out, "\n     %s%s%s, %lld layers, %lld rows, %s%s\n", cache->format,
-	        cache->version[0] ? ", " : "", cache->version, (long long)layers_of_cache(cache),
-	        (long long)rows_of_cache(cache), type_of_cache(cache),
+	        cache->version[0] ? ", " : "", cache->version, (long long)saved_layer_count(cache),
+	        (long long)saved_row_count(cache), type_of_cache(cache),
 	        result->hadamard[side] ? ", undone: a Hadamard rotation of its rows" : "");
 }
 

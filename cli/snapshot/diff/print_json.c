@@ -1,5 +1,6 @@
 /* The result of a comparison as one JSON object; docs/diff.md describes its fields. */
 #include "snapshot/diff/print.h"
+#include "snapshot/finding_text.h"
 #include "snapshot/saved_options.h"
 
 #include <math.h>
@@ -27,10 +28,8 @@ static json_t *side_object(const struct diff_result *result, int side)
 {
 	const struct saved_cache *cache = result->alignment.cache[side];
 	json_t *object = json_object();
-	int64_t rows = 0, only = 0, beyond = 0;
+	int64_t only = 0, beyond = 0;
 
-	for (int64_t i = 0; i < cache->part_count; i++)
-		rows += cache->parts[i].row_count;
 	for (int64_t s = 0; s < result->alignment.stack_count; s++) {
 		only += result->alignment.stacks[s].only[side].count;
 		beyond += result->alignment.stacks[s].beyond[side].count;
@@ -38,21 +37,20 @@ static json_t *side_object(const struct diff_result *result, int side)
 	set(object, "path", saved_json_text(cache->path));
 	set(object, "format", saved_json_text(cache->format));
 	set(object, "version", saved_json_text(cache->version));
-	set(object, "rows", json_integer(rows));
+	set(object, "rows", json_integer(saved_row_count(cache)));
 	set(object, "rows_without_partner", json_integer(only));
 	set(object, "rows_outside_window", json_integer(beyond));
 	set(object, "hadamard_undone", json_boolean(result->hadamard[side]));
 	return object;
 }
 
-static json_t *finding_object(const struct diff_finding *finding)
+static json_t *found_object(const struct diff_finding *finding)
 {
 	const struct finding *place = &finding->place;
-	static const char *const weights[] = { "note", "doubt", "damage" };
 	json_t *object = json_object();
 
 	set(object, "kind", json_string(place->kind));
-	set(object, "weight", json_string(weights[place->weight]));
+	set(object, "weight", json_string(finding_weight_name(place->weight)));
 	set(object, "part", place->part ? saved_json_text(place->part) : json_null());
 	set(object, "stream", number_or_none(place->stream, place->stream >= 0));
 	set(object, "layer", number_or_none(place->layer, place->layer >= 0));
@@ -157,7 +155,7 @@ json_t *diff_object(const struct diff_result *result)
 			json_array_append_new(layers, target_object(result, &result->stacks[s],
 			                                      &result->stacks[s].targets[i]));
 	for (int64_t i = 0; list && i < result->finding_count; i++)
-		json_array_append_new(findings, finding_object(list[i]));
+		json_array_append_new(findings, found_object(list[i]));
 	for (int64_t i = 0; i < result->tally_count; i++)
 		set(counts, result->tallies[i].kind, json_integer(result->tallies[i].count));
 	set(object, "counts", counts);
