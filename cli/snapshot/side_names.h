@@ -1,4 +1,4 @@
-/* What side_write.c and side_read.c both know of a side file; side.h describes it. */
+/* What side_write.c, side_read.c and side_match.c know of a side file; side.h describes it. */
 #ifndef KVCANARY_SNAPSHOT_SIDE_NAMES_H
 #define KVCANARY_SNAPSHOT_SIDE_NAMES_H
 
