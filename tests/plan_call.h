@@ -9,7 +9,6 @@
 #define ROWS 4
 #define COLUMNS 8
 #define BS_MAX 4
-#define V_MAX 64
 #define WORDS_MAX 512
 #define FILL 0x5C
 

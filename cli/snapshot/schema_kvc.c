@@ -12,7 +12,6 @@
 #include <string.h>
 
 #define SCHEMA "cache 1"
-#define AXES_MAX 4
 
 /* Names of K and V, the layer's number between the two halves; an empty second one: at the end. */
 static const struct {
