@@ -129,8 +129,11 @@ int fleet_add_list(struct fleet *fleet, const char *path, const struct saved_opt
 	fleet->expanded = true;
 	while (code == 0 && (bytes = getline(&line, &capacity, file)) >= 0) {
 		if (bytes > 0 && line[bytes - 1] == '\n')
-			line[bytes - 1] = '\0';
-		if (line[0])
+			line[--bytes] = '\0';
+		if (strlen(line) != (size_t)bytes)
+			code = cli_fail("cli-input-unreadable", "path", path, "reason",
+			        "a zero byte in it; paths stand in lines of their own", NULL);
+		else if (line[0])
 			code = fleet_add(fleet, line, options);
 	}
 	if (code == 0 && ferror(file))
@@ -331,6 +334,7 @@ int fleet_log_open(struct fleet_log **out, const char *path)
 	char *line = NULL;
 	size_t capacity = 0;
 	ssize_t bytes;
+	int code = 0;
 
 	if (!file && errno != ENOENT)
 		return fail_path(path, errno);
@@ -347,11 +351,16 @@ int fleet_log_open(struct fleet_log **out, const char *path)
 		log->torn = bytes > 0 && line[bytes - 1] != '\n';
 		take_line(log, line);
 	}
+	if (file && ferror(file))
+		code = fail_path(path, errno);
 	free(line);
 	if (file)
 		fclose(file);
-	*out = log;
-	return 0;
+	if (code)
+		fleet_log_close(log);
+	else
+		*out = log;
+	return code;
 }
 
 void fleet_log_close(struct fleet_log *log)

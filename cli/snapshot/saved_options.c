@@ -102,6 +102,8 @@ static int read_token_file(struct saved_settings *settings, const char *path)
 	if (bytes < 0 && ferror(file))
 		code = cli_fail(
 		        "cli-input-unreadable", "path", path, "reason", strerror(errno), NULL);
+	else if (bytes > 0 && text[bytes - 1] == '\0') /* it goes on behind that */
+		code = fail_tokens(path);
 	else
 		code = parse_tokens(settings, bytes < 0 ? "" : text, path);
 	free(text);

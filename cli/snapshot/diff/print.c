@@ -174,8 +174,10 @@ static void print_found_one(FILE *out, const struct diff_finding *finding)
 		fprintf(out, ", %lld rows", (long long)finding->count);
 	if (finding->has_was && strcmp(finding->place.kind, "shifted") != 0)
 		fprintf(out, ": %lld -> %lld", (long long)finding->was, (long long)finding->now);
-	if (finding->place.detail[0])
-		fprintf(out, "%s%s", place[0] ? ": " : "", finding->place.detail);
+	if (finding->place.detail[0]) {
+		fputs(place[0] ? ": " : "", out);
+		cli_print_foreign(out, finding->place.detail); /* what files say is in it */
+	}
 	if (finding->bit >= 0)
 		fprintf(out, " (bit %d)", finding->bit);
 	if (finding->place.offset != UINT64_MAX)
