@@ -13,6 +13,8 @@
 /* The place for the data: a JSON string of its own, so that the page is whole without it. */
 #define PAGE_MARK "\"KVCANARY_DATA\""
 
+#define PAGE_BEGINNING "<!doctype html>"
+
 /* JSON inside <script>: a '<' occurs in strings alone, where \u003c says the same and ends nothing. */
 static void write_json(FILE *out, const char *json)
 {
@@ -57,6 +59,23 @@ struct page_place {
 	char *temporary; /* to free; NULL = write in place, 'path' is a device or a pipe */
 };
 
+/* Whether a file that is there is a page, or empty: anything else may be what somebody wants to keep, as a
+ * page of a saved cache. If not, errno says why. */
+static bool may_be_replaced(const char *path)
+{
+	char beginning[sizeof(PAGE_BEGINNING) - 1];
+	FILE *file = fopen(path, "re");
+	size_t bytes = file ? fread(beginning, 1, sizeof(beginning), file) : 0;
+	bool is_page = bytes == sizeof(beginning) && memcmp(beginning, PAGE_BEGINNING, bytes) == 0;
+	bool is_empty = file && bytes == 0 && !ferror(file);
+
+	if (!file)
+		return false;
+	fclose(file);
+	errno = EEXIST;
+	return is_page || is_empty;
+}
+
 static bool find_place(struct page_place *place, const char *path)
 {
 	struct stat status;
@@ -72,6 +91,8 @@ static bool find_place(struct page_place *place, const char *path)
 	/* /dev/stdout must be written to, not replaced. */
 	if (there && !S_ISREG(status.st_mode))
 		return true;
+	if (there && !may_be_replaced(place->path))
+		return false;
 	return asprintf(&place->temporary, "%s.%ld.tmp", place->path, (long)getpid()) > 0;
 }
 

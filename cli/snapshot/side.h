@@ -30,7 +30,8 @@ struct side_source {
 	struct saved_options options;
 };
 
-/* Stamps the files into one side file, written atomically. 0, or -1 and *error. */
+/* Stamps the files into one side file, written atomically: that one replaces a stamp, or an empty file, and
+ * nothing else. 0, or -1 and *error. */
 int side_write(const char *path, const struct side_source *sources, int64_t count, int threads,
         struct saved_error *error);
 

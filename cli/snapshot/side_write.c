@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* One tensor of the side file. */
 struct declared {
@@ -449,13 +450,27 @@ static void stamping_free(struct stamping *stamping, int threads)
 	pthread_mutex_destroy(&stamping->lock);
 }
 
+/* Only a stamp is replaced, or an empty file: anything else may be a cache, or a page or the manifest of
+ * one. */
+static int refuse_to_replace(const char *path, struct saved_error *error)
+{
+	struct stat status;
+
+	if (stat(path, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0 ||
+	        side_is(path))
+		return 0;
+	return saved_fail(error, "snapshot-not-written", "not_written", path, "", -1,
+	        "it is there and is no stamp");
+}
+
 int side_write(const char *path, const struct side_source *sources, int64_t count, int threads,
         struct saved_error *error)
 {
 	struct stamping stamping = { .error = error };
 	int failed;
 
-	if (safetensors_writer_new(&stamping.writer, path, error) != 0)
+	if (refuse_to_replace(path, error) != 0 ||
+	        safetensors_writer_new(&stamping.writer, path, error) != 0)
 		return -1;
 	pthread_mutex_init(&stamping.lock, NULL);
 	stamping.memory = calloc((size_t)threads, sizeof(*stamping.memory));

@@ -21,3 +21,17 @@ kvcanary check caches --side caches/side.safetensors --jsonl --resume caches/log
 mkdir none
 kvcanary check none; echo "exit $?"
 kvcanary stamp none -o side; echo "exit $?"
+# Nor is anything else but a stamp or a page [snapshot-not-written, report-not-written]: pages of a cache
+# that is a directory, its manifest, token ids, a cache whose name is that of a stamp.
+mkdir raw; printf '%064d' 0 > raw/page; echo 1,2 > tokens; : > empty
+echo '{"kvc.pages":1,"layout":"layer_first","dtype":"F32","head_dim":4,"page_rows":2,"pages":["page"]}' > raw/manifest
+cp caches/a.safetensors "caches/b.safetensors.stamp.safetensors"
+sum() { sha256sum raw/* tokens caches/b.safetensors.stamp.safetensors; }
+sum > before
+for output in raw/page raw/manifest tokens; do
+	kvcanary stamp raw --manifest raw/manifest --tokens tokens -o $output; echo "exit $?"
+	kvcanary diff raw/manifest raw/manifest --html $output; echo "exit $?"
+done
+kvcanary stamp caches/b.safetensors --beside; echo "exit $?"
+sum | cmp - before
+kvcanary stamp caches/b.safetensors -o empty; kvcanary stamp caches/b.safetensors -o empty | tail -1
