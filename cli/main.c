@@ -1,6 +1,7 @@
 /* The kvcanary command: one table of commands, and what holds for all of them. */
 #include "cli.h"
 
+#include <fcntl.h>
 #include <string.h>
 
 static const struct cli_command commands[] = {
@@ -80,8 +81,18 @@ static int run(int argc, char **argv)
 	return run_named(argv[1], argc - 1, argv + 1);
 }
 
+/* A closed standard stream would give its descriptor to the next file that is opened, and what is printed
+ * would go into a stamp. On these reads and writes fail. */
+static void keep_standard_descriptors(void)
+{
+	for (int descriptor = 0; descriptor <= 2; descriptor++)
+		if (fcntl(descriptor, F_GETFD) < 0)
+			open("/", O_PATH); /* takes the lowest that is free */
+}
+
 int main(int argc, char **argv)
 {
+	keep_standard_descriptors();
 	int code = run(argc, argv);
 
 	/* A full disk must not look like success. */

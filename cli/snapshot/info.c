@@ -430,7 +430,7 @@ static int show_files(const struct saved_settings *settings, int count, char **p
 	if (code == CLI_GOOD)
 		code = fleet_refuse_empty(&fleet, "kvcanary info");
 	if (code == CLI_GOOD)
-		for (int64_t i = 0; i < fleet.count; i++)
+		for (int64_t i = 0; i < fleet.count && cli_flush(); i++)
 			if (show_file(fleet.paths[i], settings, i == 0) != CLI_GOOD)
 				code = CLI_CANNOT;
 	fleet_free(&fleet);

@@ -37,3 +37,9 @@ kvcanary check caches/st-ok.safetensors --beside > out 2>&1; echo "exit $?"; gre
 echo "-- options that exclude one another"
 kvcanary stamp caches --beside -o side; kvcanary stamp caches -o side --resume log
 kvcanary check caches --beside --side side; echo "exit $?"
+echo "-- with standard output closed nothing is printed into a stamp that is being written"
+cp caches/tr-hf.safetensors caches/another; cp caches/tr-hf.safetensors caches/third
+for _ in {1..40}; do
+	rm -f caches/*.stamp.safetensors; kvcanary stamp caches --beside --jobs 3 >&- 2>&-
+	grep -las '^stamped' caches/*.stamp.safetensors
+done; kvcanary stamp caches --beside >&-; echo "exit $?"

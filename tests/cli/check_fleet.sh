@@ -24,6 +24,7 @@ kvcanary check caches/tr-hf.safetensors caches/sub --side side; echo "exit $?"
 ln -s nowhere caches/broken.bin; ln -s .. caches/sub/up; mkfifo caches/fifo
 kvcanary check caches 2>&1 | sed "s/: .*snapshot-malformed.*/: (why)/"; rm caches/broken.bin
 kvcanary check caches --jsonl > /dev/full; echo "exit $?"
+kvcanary info $(yes caches/tr-hf.safetensors | head -99) --json > /dev/full; echo "exit $?"
 # A log that cannot be read is no empty one; lists and token ids are text to their end.
 kvcanary check caches/tr-hf.safetensors --resume caches; echo "exit $?"
 printf 'caches/tr-hf.safetensors\0caches/st-ok.safetensors\n' | kvcanary check --from-file -; echo "exit $?"
