@@ -352,6 +352,33 @@ static void a_rotated_nan_is_positive_and_a_copied_one_keeps_its_bits(void **sta
 	}
 }
 
+/* Where products overflow, x1*s + x2*c can be infinity - infinity, x1*c - x2*s infinite: a variant that
+ * looks for NaN in one of them only must still mend the other. */
+static void a_nan_from_overflow_is_positive_too(void **state)
+{
+	(void)state;
+	const kvc_dtype types[] = { KVC_FLOAT32, KVC_BFLOAT16 };
+	static const uint32_t largest[] = { 0x7F7FFFFF, 0x7F7F };
+	static const uint32_t minus[] = { 0x80000000, 0x8000 };
+	static const uint32_t quiet[] = { 0x7FC00000, 0x7FC0 };
+	for (int i = 0; i < 2; i++) {
+		struct world w;
+		struct size size = { 40, 2, 1, 128, 128, 64 };
+		int64_t found = 0;
+		world_make(&w, size, types[i], types[i], KVC_INT64);
+		w.rope.attention_factor = 2;
+		for (int64_t t = 0; t < 40; t++)
+			for (int64_t d = 0; d < 128; d++)
+				set_bits(&w.k, t, 0, d, largest[i] | (d < 64 ? 0 : minus[i]));
+		world_run(&w);
+		for (int64_t t = 0; t < 40; t++)
+			for (int64_t d = 64; d < 128; d++)
+				found += bits_at(&w.k_out, t, 0, d, 0) == quiet[i];
+		assert_true(found > 40);
+		world_free(&w);
+	}
+}
+
 /* ---- positions ---- */
 
 static void b33_chunked_k_equals_single_shot_k(void **state)
@@ -763,6 +790,7 @@ int main(void)
 		cmocka_unit_test(b24_a_single_head_of_k_is_rotated),
 		cmocka_unit_test(b30_fp8_rows_saturate_and_keep_nan),
 		cmocka_unit_test(a_rotated_nan_is_positive_and_a_copied_one_keeps_its_bits),
+		cmocka_unit_test(a_nan_from_overflow_is_positive_too),
 		cmocka_unit_test(b33_chunked_k_equals_single_shot_k),
 		cmocka_unit_test(b35_positions_past_the_table_are_refused_or_skipped),
 		cmocka_unit_test(b37_styles_pair_the_elements_they_say),

@@ -20,9 +20,10 @@ ROPE_INLINE halves lower_halves(words even, words odd)
 	return (halves)_mm256_blend_epi16((__m256i)even, (__m256i)(odd << 16), 0xAA);
 }
 
-ROPE_INLINE halves less_saturating(halves a, halves b)
+ROPE_INLINE halves round_halves(halves high, halves low)
 {
-	return (halves)_mm256_subs_epu16((__m256i)a, (__m256i)b);
+	/* The top bit of low - (high even ? 1 : 0), the subtraction saturating at 0. */
+	return high + ((halves)_mm256_subs_epu16((__m256i)low, (__m256i)(~high & 1)) >> 15);
 }
 
 ROPE_INLINE words lesser(words a, words b)
@@ -35,9 +36,9 @@ ROPE_INLINE words choose(words mask, words set, words clear)
 	return (words)_mm256_blendv_epi8((__m256i)clear, (__m256i)set, (__m256i)mask);
 }
 
-ROPE_INLINE words either_nan(floats a, floats b)
+ROPE_INLINE floats gather_nonfinite(floats so_far, floats a, floats b)
 {
-	return (words)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q);
+	return so_far + a + b;
 }
 
 ROPE_INLINE int any_set(words mask)

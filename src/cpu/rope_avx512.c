@@ -1,7 +1,8 @@
 /*
- * rope_pool_fused with AVX-512 F, BW, DQ and VL; attributes and FMA as in rope_avx2.c. The
- * instruction that converts to bfloat16 (AVX512-BF16) is left out on purpose: it takes subnormals
- * for zero, and so differs from round to nearest even on 16,711,678 of the 2^32 float32 values.
+ * rope_pool_fused with AVX-512 F, BW, DQ and VL; attributes as in rope_avx2.c, and no result comes
+ * from FMA. The instruction that converts to bfloat16 (AVX512-BF16) is left out on purpose: it takes
+ * subnormals for zero, and so differs from round to nearest even on 16,711,678 of the 2^32 float32
+ * values.
  */
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -10,19 +11,32 @@
 #define ROPE_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")))
 #include "cpu/rope_vectors.h"
 
+/* The two halves of each lane change places. */
+ROPE_INLINE __m512i swapped_halves(void)
+{
+	return _mm512_set4_epi32(0x0D0C0F0E, 0x09080B0A, 0x05040706, 0x01000302);
+}
+
 ROPE_INLINE halves upper_halves(words even, words odd)
 {
-	return (halves)_mm512_mask_blend_epi16(0xAAAAAAAAu, (__m512i)(even >> 16), (__m512i)odd);
+	return (halves)_mm512_mask_shuffle_epi8(
+	        (__m512i)odd, 0x3333333333333333u, (__m512i)even, swapped_halves());
 }
 
 ROPE_INLINE halves lower_halves(words even, words odd)
 {
-	return (halves)_mm512_mask_blend_epi16(0xAAAAAAAAu, (__m512i)even, (__m512i)(odd << 16));
+	return (halves)_mm512_mask_shuffle_epi8(
+	        (__m512i)even, 0xCCCCCCCCCCCCCCCCu, (__m512i)odd, swapped_halves());
 }
 
-ROPE_INLINE halves less_saturating(halves a, halves b)
+ROPE_INLINE halves round_halves(halves high, halves low)
 {
-	return (halves)_mm512_subs_epu16((__m512i)a, (__m512i)b);
+	/* Up from 8000h if high is odd, from 8001h if it is even. */
+	__m512i from = _mm512_ternarylogic_epi32(
+	        (__m512i)high, _mm512_set1_epi16(1), _mm512_set1_epi16(-0x8000), 0xAE);
+	__mmask32 up = _mm512_cmpge_epu16_mask((__m512i)low, from);
+	return (halves)_mm512_mask_sub_epi16(
+	        (__m512i)high, up, (__m512i)high, _mm512_set1_epi16(-1));
 }
 
 ROPE_INLINE words lesser(words a, words b)
@@ -36,9 +50,9 @@ ROPE_INLINE words choose(words mask, words set, words clear)
 	        (__m512i)clear, _mm512_movepi32_mask((__m512i)mask), (__m512i)set);
 }
 
-ROPE_INLINE words either_nan(floats a, floats b)
+ROPE_INLINE floats gather_nonfinite(floats so_far, floats a, floats b)
 {
-	return (words)_mm512_movm_epi32(_mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q));
+	return (floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)so_far);
 }
 
 ROPE_INLINE int any_set(words mask)

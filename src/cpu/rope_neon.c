@@ -20,9 +20,11 @@ ROPE_INLINE halves lower_halves(words even, words odd)
 	return (halves)vtrn1q_u16((uint16x8_t)even, (uint16x8_t)odd);
 }
 
-ROPE_INLINE halves less_saturating(halves a, halves b)
+ROPE_INLINE halves round_halves(halves high, halves low)
 {
-	return (halves)vqsubq_u16((uint16x8_t)a, (uint16x8_t)b);
+	/* As in rope_avx2.c. */
+	uint16x8_t rest = vqsubq_u16((uint16x8_t)low, (uint16x8_t)(~high & 1));
+	return (halves)vsraq_n_u16((uint16x8_t)high, rest, 15);
 }
 
 ROPE_INLINE words lesser(words a, words b)
@@ -35,11 +37,9 @@ ROPE_INLINE words choose(words mask, words set, words clear)
 	return (words)vbslq_u32((uint32x4_t)mask, (uint32x4_t)set, (uint32x4_t)clear);
 }
 
-ROPE_INLINE words either_nan(floats a, floats b)
+ROPE_INLINE floats gather_nonfinite(floats so_far, floats a, floats b)
 {
-	uint32x4_t a_is_number = vceqq_f32((float32x4_t)a, (float32x4_t)a);
-	uint32x4_t b_is_number = vceqq_f32((float32x4_t)b, (float32x4_t)b);
-	return (words)vmvnq_u32(vandq_u32(a_is_number, b_is_number));
+	return (floats)vfmaq_f32((float32x4_t)so_far, (float32x4_t)a, (float32x4_t)b);
 }
 
 ROPE_INLINE int any_set(words mask)

@@ -3,10 +3,12 @@
  * rope_vectors.h and these steps, all ROPE_INLINE, of that set:
  *
  *   upper_halves, lower_halves   upper (lower) 16 bits of each lane of 'even' and 'odd' in turn
- *   less_saturating              a - b, but 0 if b is larger
+ *   round_halves                 'high', what stays of a float32, rounded to nearest even by 'low', what
+ *                                goes: 1 more if low > 8000h, or low = 8000h and high is odd
  *   lesser                       the lesser of two
  *   choose                       lanes of 'set' where the mask is all ones, of 'clear' where it is 0
- *   either_nan                   mask of the lanes where a or b is NaN
+ *   gather_nonfinite             a value that is not finite in lanes where 'so_far', a or b is not, and
+ *                                finite where all are far from the largest float32
  *   any_set                      is a lane of the mask not 0?
  *   swap_neighbours              lanes 1 0 3 2 ...
  *   twice_each                   lanes 0 0 1 1 ..., the whole of which fills two vectors
@@ -53,11 +55,12 @@ struct rope_run {
 	int64_t q_group; /* heads whose elements fit the staging row */
 	int64_t kv_group;
 	struct kvc__shares shares; /* of stamps, not yet added */
-	float c[KVC_ROTARY_DIM_MAX + ROPE_PAIRS];
-	float s[KVC_ROTARY_DIM_MAX + ROPE_PAIRS];
-	char stage[ROPE_STAGE]; /* of q_out or k_out */
-	char k8[ROPE_STAGE];    /* the K row as 8-bit elements */
-	char v8[ROPE_STAGE];    /* the V row */
+	/* Aligned, because a vector that lies across two lines takes two loads. */
+	_Alignas(64) float c[KVC_ROTARY_DIM_MAX + ROPE_PAIRS];
+	_Alignas(64) float s[KVC_ROTARY_DIM_MAX + ROPE_PAIRS];
+	_Alignas(64) char stage[ROPE_STAGE]; /* of q_out or k_out */
+	_Alignas(64) char k8[ROPE_STAGE];    /* the K row as 8-bit elements */
+	_Alignas(64) char v8[ROPE_STAGE];    /* the V row */
 };
 
 /* Some heads of one token. */
@@ -210,9 +213,12 @@ ROPE_INLINE void compute_angles(
 		memcpy(&angle, rope->inv_freq + i, sizeof angle);
 		angle = (double)position * angle;
 		sincos_lanes(&angle, &cosine, &sine);
-		store_floats(
-		        c + i, __builtin_convertvector(rope->attention_factor * cosine, floats));
-		store_floats(s + i, __builtin_convertvector(rope->attention_factor * sine, floats));
+		if (rope->attention_factor != 1.0) {
+			cosine *= rope->attention_factor;
+			sine *= rope->attention_factor;
+		}
+		store_floats(c + i, __builtin_convertvector(cosine, floats));
+		store_floats(s + i, __builtin_convertvector(sine, floats));
 	}
 }
 
@@ -298,46 +304,53 @@ ROPE_TARGET static void take_angles(struct rope_run *run, int64_t position)
 
 /* ---- rotation of one block ---- */
 
-/* x1, x2 become r1, r2. Lanes of 'nan' are set where one of them is no number. */
-ROPE_INLINE void turn(floats *x1, floats *x2, const float *c_at, const float *s_at, words *nan)
+/* Cosines and sines of a block, as many vectors as its 'spread' takes. */
+struct rope_angles {
+	floats c[4], s[4];
+};
+
+ROPE_INLINE struct rope_angles load_angles(const float *c, const float *s, int64_t spread)
 {
-	floats c = load_floats(c_at);
-	floats s = load_floats(s_at);
+	struct rope_angles a;
+	for (int i = 0; i < 2 * spread; i++) {
+		a.c[i] = load_floats(c + i * ROPE_LANES);
+		a.s[i] = load_floats(s + i * ROPE_LANES);
+	}
+	return a;
+}
+
+/* x1, x2 become r1, r2. */
+ROPE_INLINE void turn(floats *x1, floats *x2, floats c, floats s)
+{
 	floats r1 = *x1 * c - *x2 * s;
 	floats r2 = *x1 * s + *x2 * c;
-	*nan |= either_nan(r1, r2);
 	*x1 = r1;
 	*x2 = r2;
 }
 
 /* Interleaved x1, x2, x1, x2, ... c and s are there twice, s negative in even lanes: x1*c + x2*-s is
  * x1*c - x2*s, and x2*c + x1*s the sum the other way round. */
-ROPE_INLINE floats turn_interleaved(floats x, const float *c_at, const float *s_at, words *nan)
+ROPE_INLINE floats turn_interleaved(floats x, floats c, floats s)
 {
-	floats r = x * load_floats(c_at) + swap_neighbours(x) * load_floats(s_at);
-	*nan |= either_nan(r, r);
-	return r;
+	return x * c + swap_neighbours(x) * s;
 }
 
-/*
- * Round to nearest even and put even and odd places together again. On 16-bit lanes: 'high' is what
- * stays, 'low' what goes. It rounds up if low > 8000h, or low = 8000h and high is odd: that is the
- * top bit of low - (high even ? 1 : 0), the subtraction saturating at 0. The low half of a NaN is 0
- * here, since those of all operands are: so it stays a NaN.
- */
+/* Round and put even and odd places together again. The low half of a NaN is 0 here, since those of
+ * all operands are: so it stays a NaN. */
 ROPE_INLINE words round_bf16(words even, words odd)
 {
-	halves high = upper_halves(even, odd);
-	halves low = lower_halves(even, odd);
-	return (words)(high + (less_saturating(low, ~high & 1) >> 15));
+	return (words)round_halves(upper_halves(even, odd), lower_halves(even, odd));
 }
 
-/* Two vectors of float32 from one of 16-bit elements, and back. bfloat16: even and odd places, which
- * needs no shuffle; float16: the first half and the second. */
+/* Two vectors of float32 from as many elements, and back. bfloat16: even and odd places, which needs
+ * no shuffle; other types: in order. */
 ROPE_INLINE void widen(enum kvc__element element, const char *at, int64_t left, floats x[2])
 {
 	words raw;
-	if (element == KVC__ELEMENT_BF16) {
+	if (element == KVC__ELEMENT_F32) {
+		x[0] = (floats)load(at, left);
+		x[1] = (floats)load(at + ROPE_BYTES, left - ROPE_BYTES);
+	} else if (element == KVC__ELEMENT_BF16) {
 		raw = load(at, left);
 		x[0] = (floats)(raw << 16);
 		x[1] = (floats)(raw & 0xFFFF0000u);
@@ -347,12 +360,6 @@ ROPE_INLINE void widen(enum kvc__element element, const char *at, int64_t left, 
 		raw = load(at, left);
 		widen_f16((const char *)&raw, &x[0], &x[1]);
 	}
-}
-
-ROPE_INLINE words narrow(enum kvc__element element, const floats x[2])
-{
-	return element == KVC__ELEMENT_BF16 ? round_bf16((words)x[0], (words)x[1])
-	                                    : (words)narrow_f16(x[0], x[1]);
 }
 
 /*
@@ -369,72 +376,68 @@ struct rope_block {
 	int stream;
 };
 
-ROPE_INLINE void put(struct rope_block b, int64_t at, words v, int64_t left)
+ROPE_INLINE void put_vector(struct rope_block b, int64_t at, words v, int64_t left)
 {
 	store(b.stream, b.out + at, v, left);
 	if (b.also)
 		store(b.stream, b.also + at, v, left);
 }
 
-ROPE_INLINE void turn_neox(
-        enum kvc__element element, struct rope_block b, const float *c, const float *s, words *nan)
+/* The way back from widen(). */
+ROPE_INLINE void put(
+        enum kvc__element element, struct rope_block b, int64_t at, const floats x[2], int64_t left)
 {
-	const char *in = b.in;
 	if (element == KVC__ELEMENT_F32) {
-		for (int i = 0; i < 2; i++) {
-			int64_t at = i * ROPE_BYTES;
-			floats x1 = (floats)load(in + at, b.left - at);
-			floats x2 = (floats)load(in + b.second + at, b.left - at);
-			turn(&x1, &x2, c + i * ROPE_LANES, s + i * ROPE_LANES, nan);
-			put(b, at, (words)x1, b.left - at);
-			put(b, b.second + at, (words)x2, b.left - at);
-		}
-		return;
+		put_vector(b, at, (words)x[0], left);
+		put_vector(b, at + ROPE_BYTES, (words)x[1], left - ROPE_BYTES);
+	} else {
+		put_vector(b, at,
+		        element == KVC__ELEMENT_BF16 ? round_bf16((words)x[0], (words)x[1])
+		                                     : (words)narrow_f16(x[0], x[1]),
+		        left);
 	}
-	floats x1[2], x2[2];
-	widen(element, in, b.left, x1);
-	widen(element, in + b.second, b.left, x2);
-	turn(&x1[0], &x2[0], c, s, nan);
-	turn(&x1[1], &x2[1], c + ROPE_LANES, s + ROPE_LANES, nan);
-	put(b, 0, narrow(element, x1), b.left);
-	put(b, b.second, narrow(element, x2), b.left);
 }
 
-ROPE_INLINE void turn_run(
-        enum kvc__element element, struct rope_block b, const float *c, const float *s, words *nan)
+ROPE_INLINE void turn_neox(enum kvc__element element, struct rope_block b,
+        const struct rope_angles *a, floats *nonfinite)
 {
-	const int vectors = element == KVC__ELEMENT_F32 ? 4 : 2;
-	for (int i = 0; i < vectors; i++) {
-		int64_t at = i * ROPE_BYTES;
-		words raw;
+	floats x1[2], x2[2];
+	widen(element, b.in, b.left, x1);
+	widen(element, b.in + b.second, b.left, x2);
+	turn(&x1[0], &x2[0], a->c[0], a->s[0]);
+	turn(&x1[1], &x2[1], a->c[1], a->s[1]);
+	*nonfinite = gather_nonfinite(*nonfinite, x1[0], x1[1]);
+	put(element, b, 0, x1, b.left);
+	put(element, b, b.second, x2, b.left);
+}
+
+ROPE_INLINE void turn_run(enum kvc__element element, struct rope_block b,
+        const struct rope_angles *a, floats *nonfinite)
+{
+	const int64_t bytes = ROPE_PAIRS * kvc__element_bytes(element);
+	const int twice = rope_spread(element, KVC_ROPE_INTERLEAVED) == 2;
+	for (int i = 0; i < 2; i++) {
+		int64_t at = i * bytes;
 		floats x[2];
-		if (element == KVC__ELEMENT_F32) {
-			raw = load(b.in + at, b.left - at);
-			raw = (words)turn_interleaved(
-			        (floats)raw, c + i * ROPE_LANES, s + i * ROPE_LANES, nan);
-		} else if (element == KVC__ELEMENT_BF16) {
-			widen(element, b.in + at, b.left - at, x);
-			turn(&x[0], &x[1], c + i * ROPE_LANES, s + i * ROPE_LANES, nan);
-			raw = narrow(element, x);
+		widen(element, b.in + at, b.left - at, x);
+		if (twice) {
+			x[0] = turn_interleaved(x[0], a->c[2 * i], a->s[2 * i]);
+			x[1] = turn_interleaved(x[1], a->c[2 * i + 1], a->s[2 * i + 1]);
 		} else {
-			const int64_t of = 2 * i * ROPE_LANES;
-			widen(element, b.in + at, b.left - at, x);
-			x[0] = turn_interleaved(x[0], c + of, s + of, nan);
-			x[1] = turn_interleaved(
-			        x[1], c + of + ROPE_LANES, s + of + ROPE_LANES, nan);
-			raw = narrow(element, x);
+			turn(&x[0], &x[1], a->c[i], a->s[i]);
 		}
-		put(b, at, raw, b.left - at);
+		*nonfinite = gather_nonfinite(*nonfinite, x[0], x[1]);
+		put(element, b, at, x, b.left - at);
 	}
 }
 
 ROPE_INLINE void turn_block(enum kvc__element element, int style, struct rope_block b,
-        const float *c, const float *s, words *nan)
+        const struct rope_angles *a, floats *nonfinite)
 {
 	if (style == KVC_ROPE_NEOX)
-		turn_neox(element, b, c, s, nan);
+		turn_neox(element, b, a, nonfinite);
 	else
-		turn_run(element, b, c, s, nan);
+		turn_run(element, b, a, nonfinite);
 }
 
 /* ---- rotation of heads ---- */
@@ -456,38 +459,67 @@ ROPE_INLINE void ask_ahead(const char *from, int64_t bytes)
 		__builtin_prefetch(from + ROPE_AHEAD + i);
 }
 
-/* Returns whether a NaN was stored. 'element', 'style', 'stream' and 'twice' are constants at each
- * call, so each becomes a loop of its own. The rest is copied out of '*given' because no store can
- * change it there. */
-ROPE_INLINE int rotate_as(enum kvc__element element, int style, int stream, int twice,
-        const struct rope_rotation *given)
+/*
+ * Does this sum of gather_nonfinite() tell that a NaN may have been stored? NeoX gathers r1 alone: where
+ * r2 is NaN, r1 is not finite. If x1, x2, c or s is not finite, that is plain. If all are, both x1*s and
+ * x2*c have overflowed; then so has x1*c or x2*s, whose product is the same.
+ */
+ROPE_INLINE int any_nonfinite(floats gathered)
 {
-	const struct rope_rotation r = *given;
+	return any_set((words)(((words)gathered & ~KVC__F32_SIGN) >= KVC__F32_INFINITY));
+}
+
+/*
+ * Pairs [first, first + ROPE_PAIRS) of all heads, or as many of them as there are. 'element', 'style',
+ * 'stream', 'twice' and 'is_whole' are constants at each call, so each becomes a loop of its own: the
+ * angles stay in registers, unless the block is not whole (then loads and stores are calls).
+ */
+ROPE_INLINE void rotate_block(enum kvc__element element, int style, int stream, int twice,
+        int is_whole, const struct rope_rotation *r, int64_t first, floats *nonfinite)
+{
 	const int64_t width = kvc__element_bytes(element);
 	const int64_t spread = rope_spread(element, style);
 	const int64_t step = style == KVC_ROPE_INTERLEAVED ? 2 * width : width; /* of a pair */
-	const int64_t whole = r.half / ROPE_PAIRS * ROPE_PAIRS;
-	words nan = { 0 };
-	for (int64_t h = 0; h < r.count; h++) {
-		struct rope_block b = { r.in.data + h * r.in.stride, r.out.data + h * r.out.stride,
-			twice ? r.also.data + h * r.also.stride : NULL, r.half * width, INT64_MAX,
-			stream };
-		if (r.ahead)
-			ask_ahead(b.in, 2 * r.half * width);
-		for (int64_t i = 0; i < whole; i += ROPE_PAIRS) {
-			turn_block(element, style, b, r.c + i * spread, r.s + i * spread, &nan);
-			b.in += ROPE_PAIRS * step;
-			b.out += ROPE_PAIRS * step;
-			if (twice)
-				b.also += ROPE_PAIRS * step;
-		}
-		b.left = (r.half - whole) * step;
-		b.stream = 0;
-		if (b.left > 0)
-			turn_block(element, style, b, r.c + whole * spread, r.s + whole * spread,
-			        &nan);
+	const struct rope_angles a =
+	        load_angles(r->c + first * spread, r->s + first * spread, spread);
+	struct rope_block b = { r->in.data + first * step, r->out.data + first * step,
+		twice ? r->also.data + first * step : NULL, r->half * width,
+		is_whole ? INT64_MAX : (r->half - first) * step, stream && is_whole };
+	for (int64_t h = 0; h < r->count; h++) {
+		turn_block(element, style, b, &a, nonfinite);
+		b.in += r->in.stride;
+		b.out += r->out.stride;
+		if (twice)
+			b.also += r->also.stride;
 	}
-	return any_set(nan);
+}
+
+/*
+ * Returns whether a NaN may have been stored. Block by block, each for all heads; but in a large call head
+ * by head, so that memory is read in order and the stores to one line, if there are several, are one after
+ * the other.
+ */
+ROPE_INLINE int rotate_as(enum kvc__element element, int style, int stream, int twice,
+        const struct rope_rotation *given)
+{
+	struct rope_rotation r = *given;
+	floats nonfinite = { 0 };
+	if (r.ahead)
+		r.count = 1;
+	for (int64_t h = 0; h < given->count; h += r.count) {
+		int64_t first = 0;
+		if (r.ahead)
+			ask_ahead(r.in.data, 2 * r.half * kvc__element_bytes(element));
+		for (; first + ROPE_PAIRS <= r.half; first += ROPE_PAIRS)
+			rotate_block(element, style, stream, twice, 1, &r, first, &nonfinite);
+		if (first < r.half)
+			rotate_block(element, style, stream, twice, 0, &r, first, &nonfinite);
+		r.in.data += r.in.stride;
+		r.out.data += r.out.stride;
+		if (twice)
+			r.also.data += r.also.stride;
+	}
+	return any_nonfinite(nonfinite);
 }
 
 ROPE_INLINE int rotate_style(enum kvc__element element, int style, const struct rope_rotation *r)
@@ -518,7 +550,7 @@ ROPE_TARGET static int rotate_bf16(int style, const struct rope_rotation *r)
 	return rotate_element(KVC__ELEMENT_BF16, style, r);
 }
 
-/* A NaN was stored: make each the positive quiet one. Healthy data never has any. */
+/* Make each NaN the positive quiet one. Healthy data never has any. */
 ROPE_TARGET static void mend_nan(
         enum kvc__element element, struct rope_heads out, int64_t count, int64_t dim)
 {
@@ -646,17 +678,11 @@ ROPE_INLINE words quantise_floats(
 ROPE_INLINE octets quantise_block(enum kvc__element element, enum kvc__element pool_element,
         struct rope_scale scale, const char *in, int64_t left)
 {
+	const int64_t bytes = ROPE_PAIRS * kvc__element_bytes(element);
 	words wide[4];
 	floats x[2];
-	if (element == KVC__ELEMENT_F32) {
-		for (int i = 0; i < 4; i++) {
-			floats value = (floats)load(in + i * ROPE_BYTES, 4 * left - i * ROPE_BYTES);
-			wide[i] = quantise_floats(pool_element, scale, value);
-		}
-		return pack_halves(pack_words(wide[0], wide[1]), pack_words(wide[2], wide[3]));
-	}
 	for (int i = 0; i < 2; i++) {
-		widen(element, in + i * ROPE_BYTES, 2 * left - i * ROPE_BYTES, x);
+		widen(element, in + i * bytes, left * kvc__element_bytes(element) - i * bytes, x);
 		wide[2 * i] = quantise_floats(pool_element, scale, x[0]);
 		wide[2 * i + 1] = quantise_floats(pool_element, scale, x[1]);
 	}
@@ -858,6 +884,12 @@ ROPE_TARGET static void one_token(struct rope_run *run, int64_t token)
 	kvc__stamp_later(job->stamp, &run->shares, slot, share);
 }
 
+/* As many heads as fit the staging row. Mostly all do: a division takes as long as two heads. */
+ROPE_INLINE int64_t heads_in_stage(int64_t heads, int64_t head_bytes)
+{
+	return heads * head_bytes <= ROPE_STAGE ? heads : ROPE_STAGE / head_bytes;
+}
+
 ROPE_TARGET void ROPE_ROWS(void *task, int64_t begin, int64_t end)
 {
 	const struct kvc__rope_job *job = task;
@@ -869,8 +901,8 @@ ROPE_TARGET void ROPE_ROWS(void *task, int64_t begin, int64_t end)
 		kvc__rope_rows_portable(task, begin, end);
 		return;
 	}
-	run.q_group = ROPE_STAGE / (job->q_dim * run.width);
-	run.kv_group = ROPE_STAGE / (job->kv_dim * run.width);
+	run.q_group = heads_in_stage(job->q_heads, job->q_dim * run.width);
+	run.kv_group = heads_in_stage(job->kv_heads, job->kv_dim * run.width);
 	/* The stamp of a row in several groups is made from the pool, which must be in cache then. */
 	run.stamp_from_pool = job->kv_heads > run.kv_group;
 	run.stream = job->streams && !(job->stamp && run.stamp_from_pool);
