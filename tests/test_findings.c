@@ -147,6 +147,73 @@ static void test_stops_early(void **state)
 	assert_int_equal(atomic_load(&tally.total), 4);
 }
 
+/* Items of 1, 2, ... parts. */
+#define PARTED_ITEMS 40
+
+struct parted {
+	_Atomic int done[PARTED_ITEMS];
+	_Atomic int64_t owner[WORK_THREADS_MAX]; /* item + 1 that a slot belongs to */
+	_Atomic int in_hand, most_in_hand, ended;
+	int64_t stop_at;
+};
+
+static int64_t parts_of_item(void *context, int64_t item)
+{
+	(void)context;
+	return 1 + item % 7;
+}
+
+static bool begin_parted(void *context, int64_t item, int slot)
+{
+	struct parted *parted = context;
+	int in_hand = atomic_fetch_add(&parted->in_hand, 1) + 1;
+
+	assert_int_equal(atomic_exchange(&parted->owner[slot], item + 1), 0);
+	if (in_hand > atomic_load(&parted->most_in_hand))
+		atomic_store(&parted->most_in_hand, in_hand);
+	return true;
+}
+
+static bool do_parted(void *context, int64_t item, int slot, int64_t part, int thread)
+{
+	struct parted *parted = context;
+
+	(void)thread;
+	assert_int_equal(atomic_load(&parted->owner[slot]), item + 1);
+	assert_int_equal(atomic_fetch_add(&parted->done[item], 1 << part) >> part & 1, 0);
+	return item != parted->stop_at;
+}
+
+static bool end_parted(void *context, int64_t item, int slot, int thread)
+{
+	struct parted *parted = context;
+
+	(void)thread;
+	assert_int_equal(atomic_load(&parted->done[item]), (1 << parts_of_item(NULL, item)) - 1);
+	assert_int_equal(atomic_exchange(&parted->owner[slot], 0), item + 1);
+	atomic_fetch_sub(&parted->in_hand, 1);
+	atomic_fetch_add(&parted->ended, 1);
+	return true;
+}
+
+static void test_parts_then_the_end(void **state)
+{
+	(void)state;
+	for (int at_once = 1; at_once <= 9; at_once += 4)
+		for (int threads = 1; threads <= 8; threads++) {
+			struct parted parted = { .stop_at = -1 };
+			const struct work_in_parts work = { PARTED_ITEMS, parts_of_item, at_once,
+				begin_parted, do_parted, end_parted, &parted };
+			assert_true(work_run_in_parts(&work, threads));
+			assert_int_equal(parted.ended, PARTED_ITEMS);
+			assert_in_range(parted.most_in_hand, 1, at_once);
+			parted = (struct parted){ .stop_at = 20 };
+			assert_false(work_run_in_parts(&work, threads));
+			assert_in_range(parted.ended, 0, PARTED_ITEMS - 1);
+			assert_int_equal(parted.done[20] != 0, 1);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -156,6 +223,7 @@ int main(void)
 		cmocka_unit_test(test_merge_moves),
 		cmocka_unit_test(test_each_item_once),
 		cmocka_unit_test(test_stops_early),
+		cmocka_unit_test(test_parts_then_the_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

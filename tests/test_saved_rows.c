@@ -1,12 +1,17 @@
 /*
- * Goal: rows of any tensor come out packed, whatever its strides, pages and type. Method: random
- * geometries over a file of random bytes, each row against a copy element by element; values of the
- * quantised types against the formula, of every float16 and float8 against ldexp().
+ * Goal: rows of any tensor come out packed, whatever its strides, pages and type, and where they lie a
+ * view and a scan find the same bytes. Method: random geometries over a file of random bytes, each
+ * row against a copy element by element; values of the quantised types against the formula, of every
+ * float16 and float8 against ldexp().
  */
 #include "saved_world.h"
 #include "seeded.h"
+#include "snapshot/scan.h"
 
 #include <math.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #define FILE_BYTES ((size_t)1 << 20)
 
@@ -73,6 +78,100 @@ static void check_rows(const struct saved_tensor *tensor, const unsigned char *b
 	free(got);
 }
 
+/* Rows first .. end - 1 by views of a small buffer, against packed ones. */
+static void check_views(
+        struct seeded *state, const struct saved_tensor *tensor, int64_t first, int64_t end)
+{
+	struct saved_error error;
+	size_t row_bytes = saved_row_bytes(tensor), head_bytes = row_bytes / (size_t)tensor->heads;
+	size_t buffer_bytes = 1 + below(state, 4000);
+	struct saved_reach reach = saved_view_reach(tensor, &buffer_bytes);
+	unsigned char *packed = malloc(row_bytes), *buffer = malloc(buffer_bytes);
+
+	assert_true(reach.rows >= 1 && (reach.heads == 1 || reach.heads == tensor->heads));
+	for (int64_t row = first; row < end; row += reach.rows) {
+		reach.rows = end - row < reach.rows ? end - row : reach.rows;
+		for (int64_t head = 0; head < tensor->heads; head += reach.heads) {
+			struct saved_view view;
+			assert_int_equal(
+			        saved_view_read(&view, tensor, row, head, reach, buffer, &error),
+			        0);
+			for (int64_t i = 0; i < reach.rows; i++) {
+				assert_int_equal(
+				        saved_read_bytes(tensor, row + i, 1, packed, &error), 0);
+				for (int64_t h = 0; h < reach.heads; h++) {
+					const unsigned char *at = view.bytes +
+					                          (size_t)i * view.row_stride +
+					                          (size_t)h * view.head_stride;
+					assert_true(at + head_bytes <= buffer + buffer_bytes);
+					assert_memory_equal(at,
+					        packed + (size_t)(head + h) * head_bytes,
+					        head_bytes);
+				}
+			}
+		}
+	}
+	free(packed);
+	free(buffer);
+}
+
+/* What a scan must say of the rows: fingerprints by the definition in scan.h, flags of packed heads. */
+struct scanned {
+	const struct saved_tensor *tensor;
+	int64_t next;
+};
+
+static uint64_t fingerprint_of(const void *head, size_t bytes)
+{
+	uint64_t x = XXH3_64bits(head, bytes) + UINT64_C(0x9E3779B97F4A7C15);
+
+	x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+	x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+	return x ^ x >> 31;
+}
+
+static int compare_scanned(void *context, const struct scan_rows *rows, struct saved_error *error)
+{
+	struct scanned *scanned = context;
+	const struct saved_tensor *tensor = scanned->tensor;
+	size_t row_bytes = saved_row_bytes(tensor), head_bytes = row_bytes / (size_t)tensor->heads;
+	unsigned char *packed = malloc(row_bytes);
+	bool flagged = false;
+
+	assert_int_equal(rows->first, scanned->next);
+	for (int64_t i = 0; i < rows->count * tensor->heads; i++) {
+		const unsigned char *head = packed + (size_t)(i % tensor->heads) * head_bytes;
+		unsigned flags;
+		if (i % tensor->heads == 0)
+			assert_int_equal(saved_read_bytes(tensor, rows->first + i / tensor->heads,
+			                         1, packed, error),
+			        0);
+		flags = scan_flags(tensor, head, head_bytes);
+		if (tensor->heads > 1) /* stretches are for rows whose heads are not known */
+			flags &= ~(unsigned)SCAN_ZERO_STRETCH;
+		assert_int_equal(rows->fingerprints[i], fingerprint_of(head, head_bytes));
+		assert_int_equal(
+		        rows->flags[i] & ~(tensor->heads > 1 ? SCAN_ZERO_STRETCH : 0), flags);
+		flagged = flagged || rows->flags[i];
+	}
+	assert_int_equal(rows->flagged, flagged);
+	scanned->next += rows->count;
+	free(packed);
+	return 0;
+}
+
+static void check_scan(const struct saved_tensor *tensor, int64_t first, int64_t end)
+{
+	struct scan_memory memory = { 0 };
+	struct scanned scanned = { tensor, first };
+	struct saved_error error;
+
+	assert_int_equal(
+	        scan_tensor(tensor, first, end, &memory, compare_scanned, &scanned, &error), 0);
+	assert_int_equal(scanned.next, end);
+	scan_memory_free(&memory);
+}
+
 static void rows_of_any_geometry(void **state)
 {
 	(void)state;
@@ -88,6 +187,9 @@ static void rows_of_any_geometry(void **state)
 	struct bytes_file memory = bytes_file_new(bytes, FILE_BYTES);
 	struct saved_file *file = open_bytes(&memory);
 
+	for (int i = 0; i < 200; i++) /* for the flags */
+		memset(bytes + below(&seed, FILE_BYTES - 600), i % 4 ? 0 : 0xff, 500);
+	assert_int_equal(pwrite(memory.descriptor, bytes, FILE_BYTES, 0), FILE_BYTES);
 	for (int round = 0; round < 600; round++) {
 		size_t t = below(&seed, sizeof(types) / sizeof(types[0]));
 		int64_t counts[3] = { 1 + (int64_t)below(&seed, 40), 1 + (int64_t)below(&seed, 4),
@@ -115,6 +217,8 @@ static void rows_of_any_geometry(void **state)
 					.offset = below(&seed, 200000) };
 		}
 		check_rows(&tensor, bytes, types[t].bytes, counts[2], first, count);
+		check_views(&seed, &tensor, first, first + count);
+		check_scan(&tensor, first, first + count);
 	}
 	saved_file_close(file);
 	close(memory.descriptor);
@@ -147,6 +251,52 @@ static void a_wide_transposed_plane(void **state)
 	saved_file_close(file);
 	close(memory.descriptor);
 	free(bytes);
+}
+
+/* Heads far apart, so that each is read by itself, in several pieces. */
+static void scans_of_large_tensors(void **state)
+{
+	(void)state;
+	struct seeded seed = { 11 };
+	unsigned char *bytes = random_bytes(&seed, FILE_BYTES);
+	struct bytes_file memory = bytes_file_new(bytes, FILE_BYTES);
+	struct saved_file *file = open_bytes(&memory);
+	struct saved_tensor tensor = { .type = SAVED_BF16,
+		.type_name = "BF16",
+		.present = true,
+		.heads = 2,
+		.dim = 128,
+		.element_bits = 16,
+		.plane = { file, 8, 256, FILE_BYTES / 2, 2 } };
+	int64_t rows = (int64_t)(FILE_BYTES / 2 / 256) - 1;
+	check_scan(&tensor, 0, rows);
+	check_scan(&tensor, 700, rows - 3);
+	tensor.plane = (struct saved_plane){ file, 8, 512, 256, 2 }; /* rows of all heads */
+	check_scan(&tensor, 1, rows);
+	tensor.plane = (struct saved_plane){ file, 8, 768, 256, 2 }; /* with a gap */
+	check_scan(&tensor, 0, 1300);
+	tensor.plane = (struct saved_plane){ file, 8, 512, 256, 2 }; /* one head of two */
+	tensor.heads = 1;
+	check_scan(&tensor, 0, rows);
+	saved_file_close(file);
+	close(memory.descriptor);
+	free(bytes);
+}
+
+static void blocks_cover_all_rows(void **state)
+{
+	(void)state;
+	struct saved_tensor tensor = { .type = SAVED_F16, .heads = 8, .dim = 128 };
+	tensor.element_bits = 16;
+	for (int64_t rows = 0; rows < 5000000; rows = rows * 3 + 1) {
+		int64_t count = scan_block_count(&tensor, rows);
+		assert_in_range(count, 1, SCAN_BLOCKS_MAX);
+		assert_int_equal(scan_block_first(rows, count, 0), 0);
+		assert_int_equal(scan_block_first(rows, count, count), rows);
+		for (int64_t i = 0; i < count && rows > 0; i++)
+			assert_true(scan_block_first(rows, count, i) <
+			            scan_block_first(rows, count, i + 1));
+	}
 }
 
 /* ---- values ---- */
@@ -227,6 +377,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_of_any_geometry),
 		cmocka_unit_test(a_wide_transposed_plane),
+		cmocka_unit_test(scans_of_large_tensors),
+		cmocka_unit_test(blocks_cover_all_rows),
 		cmocka_unit_test(every_small_float),
 		cmocka_unit_test(quantised_blocks),
 	};

@@ -347,6 +347,92 @@ int saved_read_bytes(const struct saved_tensor *tensor, int64_t first, int64_t c
 	return 0;
 }
 
+/* ---- views ---- */
+
+/* What a read costs besides its bytes, in bytes. */
+#define READ_COST 4096
+
+/* Heads lie as byte strings, apart from each other, in one piece of the file. */
+static bool heads_lie_whole(const struct saved_tensor *tensor)
+{
+	const struct saved_plane *plane = &tensor->plane;
+	struct unit unit = unit_of(tensor->type, tensor->element_bits);
+	size_t bytes = head_bytes(tensor);
+
+	return !tensor->pages && tensor->type != SAVED_AFFINE &&
+	       (plane->element_stride == unit.bytes || tensor->dim == unit.elements) &&
+	       plane->row_stride >= bytes && (plane->head_stride >= bytes || tensor->heads == 1);
+}
+
+/* From the first byte of the first head to the last of the last. */
+static uint64_t span_of(const struct saved_tensor *tensor, struct saved_reach reach)
+{
+	return (uint64_t)(reach.rows - 1) * tensor->plane.row_stride +
+	       (uint64_t)(reach.heads - 1) * tensor->plane.head_stride + head_bytes(tensor);
+}
+
+/* As many rows of so many heads as fit; none if not one does. */
+static struct saved_reach reach_of(
+        const struct saved_tensor *tensor, int64_t heads, size_t buffer_bytes)
+{
+	uint64_t row = span_of(tensor, (struct saved_reach){ 1, heads });
+
+	if (row > buffer_bytes)
+		return (struct saved_reach){ 0, heads };
+	return (struct saved_reach){ 1 + (int64_t)((buffer_bytes - row) / tensor->plane.row_stride),
+		heads };
+}
+
+/* Bytes that a read takes for each that is wanted. */
+static double cost_of(const struct saved_tensor *tensor, struct saved_reach reach)
+{
+	return (double)(span_of(tensor, reach) + READ_COST) /
+	       ((double)reach.rows * (double)reach.heads * (double)head_bytes(tensor));
+}
+
+static void take_cheaper(
+        struct saved_reach *best, const struct saved_tensor *tensor, struct saved_reach other)
+{
+	if (other.rows > 0 && cost_of(tensor, other) < cost_of(tensor, *best))
+		*best = other;
+}
+
+struct saved_reach saved_view_reach(const struct saved_tensor *tensor, size_t *buffer_bytes)
+{
+	bool whole = heads_lie_whole(tensor);
+	size_t least = whole ? head_bytes(tensor) : saved_row_bytes(tensor);
+	struct saved_reach best = { 1, 1 }, all;
+
+	if (*buffer_bytes < least)
+		*buffer_bytes = least;
+	if (!whole)
+		return (struct saved_reach){ least ? (int64_t)(*buffer_bytes / least) : 1,
+			tensor->heads };
+	all = reach_of(tensor, tensor->heads, *buffer_bytes);
+	take_cheaper(&best, tensor, reach_of(tensor, 1, *buffer_bytes));
+	take_cheaper(&best, tensor, all);
+	take_cheaper(&best, tensor, (struct saved_reach){ all.rows > 0, tensor->heads });
+	return best;
+}
+
+int saved_view_read(struct saved_view *out, const struct saved_tensor *tensor, int64_t first,
+        int64_t head, struct saved_reach reach, void *buffer, struct saved_error *error)
+{
+	const struct saved_plane *plane = &tensor->plane;
+
+	if (!heads_lie_whole(tensor)) {
+		*out = (struct saved_view){ buffer, saved_row_bytes(tensor), head_bytes(tensor) };
+		return saved_read_bytes(tensor, first, reach.rows, buffer, error);
+	}
+	*out = (struct saved_view){ buffer, plane->row_stride, plane->head_stride };
+	if (tensor->heads == 1)
+		out->head_stride = head_bytes(tensor);
+	return saved_file_read(plane->file,
+	        plane->offset + (uint64_t)first * plane->row_stride +
+	                (uint64_t)head * plane->head_stride,
+	        (size_t)span_of(tensor, reach), buffer, "data", error);
+}
+
 int saved_read_values(const struct saved_tensor *tensor, int64_t first, int64_t count, float *out,
         struct saved_error *error)
 {

@@ -175,6 +175,30 @@ size_t saved_row_bytes(const struct saved_tensor *tensor);
 int saved_read_bytes(const struct saved_tensor *tensor, int64_t first, int64_t count, void *out,
         struct saved_error *error);
 
+/*
+ * The same rows where a read puts them, without moving anything: head h of row r of a view begins at
+ * bytes + r * row_stride + h * head_stride and is saved_row_bytes() / heads bytes long.
+ */
+struct saved_view {
+	const unsigned char *bytes;
+	size_t row_stride;
+	size_t head_stride;
+};
+
+/* How many rows, and of how many heads (one or all), a view should take. */
+struct saved_reach {
+	int64_t rows;
+	int64_t heads;
+};
+
+/* The reach for a buffer of *buffer_bytes, which become more if a row needs more. */
+struct saved_reach saved_view_reach(const struct saved_tensor *tensor, size_t *buffer_bytes);
+
+/* Reads heads head .. head + reach.heads - 1 of rows first .. first + reach.rows - 1: a reach of
+ * saved_view_reach(), or fewer rows. The view lies in 'buffer'. 0, or -1 and *error. Any thread. */
+int saved_view_read(struct saved_view *out, const struct saved_tensor *tensor, int64_t first,
+        int64_t head, struct saved_reach reach, void *buffer, struct saved_error *error);
+
 /* The same as float32 values [count][heads][dim]; not for SAVED_OPAQUE. */
 int saved_read_values(const struct saved_tensor *tensor, int64_t first, int64_t count, float *out,
         struct saved_error *error);

@@ -34,16 +34,23 @@ static int64_t changed_heads(const struct changes *changes)
 int changes_begin(struct changes *changes)
 {
 	changes->findings = findings_new(FINDINGS_MAX);
-	changes->kept = malloc(KEPT_MAX * sizeof(*changes->kept));
-	return changes->findings && changes->kept ? 0 : -1;
+	return changes->findings ? 0 : -1;
+}
+
+void changes_rest(struct changes *changes)
+{
+	free(changes->stamped);
+	free(changes->known);
+	changes->stamped = NULL;
+	changes->known = NULL;
+	changes->capacity = 0;
 }
 
 void changes_free(struct changes *changes)
 {
 	findings_free(changes->findings);
 	free(changes->kept);
-	free(changes->stamped);
-	free(changes->known);
+	changes_rest(changes);
 	*changes = (struct changes){ 0 };
 }
 
@@ -61,11 +68,23 @@ static int reserve_rows(struct changes *changes, int64_t rows)
 	return changes->capacity ? 0 : -1;
 }
 
-static void keep_head(struct changes *changes, int64_t row, int64_t head, uint64_t print)
+/* Without memory for them rows are named as changed, not as moved. */
+static void keep_head(struct changes *changes, const struct changed_head *head)
 {
-	if (changes->kept_count < KEPT_MAX)
-		changes->kept[changes->kept_count++] =
-		        (struct changed_head){ row, head, print, -1 };
+	if (!changes->kept)
+		changes->kept = malloc(KEPT_MAX * sizeof(*changes->kept));
+	if (changes->kept && changes->kept_count < KEPT_MAX)
+		changes->kept[changes->kept_count++] = *head;
+}
+
+void changes_merge(struct changes *to, struct changes *from)
+{
+	for (int64_t i = 0; i < from->kept_count && to->kept_count < KEPT_MAX; i++)
+		keep_head(to, &from->kept[i]);
+	to->rows_changed += from->rows_changed;
+	to->rows_known += from->rows_known;
+	findings_merge(to->findings, from->findings);
+	changes_free(from);
 }
 
 static void say_changed(struct changes *changes, int64_t row, int64_t head)
@@ -86,12 +105,14 @@ static void compare_row(struct changes *changes, const struct scan_rows *rows, i
 	const uint64_t *then = changes->stamped + i * heads;
 	const unsigned char *flags = rows->flags + i * heads;
 
+	if (memcmp(now, then, (size_t)heads * sizeof(*now)) == 0)
+		return;
 	for (int64_t head = 0; head < heads; head++) {
 		if (now[head] == then[head])
 			continue;
 		count++;
 		said += (flags[head] & (SCAN_ZERO | SCAN_NONFINITE)) != 0;
-		keep_head(changes, rows->first + i, head, now[head]);
+		keep_head(changes, &(struct changed_head){ rows->first + i, head, now[head], -1 });
 	}
 	changes->rows_changed += count > 0;
 	if (count == heads && said == 0) {
@@ -206,8 +227,6 @@ static int find_moved_rows(struct changes *changes, struct saved_error *error)
 {
 	int64_t rows = side_match_rows(changes->match, changes->part);
 
-	if (reserve_rows(changes, ROWS_AT_A_TIME) != 0)
-		return saved_fail_memory(error, changes->cache->path);
 	for (int64_t first = 0; first < rows; first += ROWS_AT_A_TIME) {
 		int64_t count = rows - first < ROWS_AT_A_TIME ? rows - first : ROWS_AT_A_TIME;
 		if (side_match_read_stamped(changes->match, changes->part, changes->layer,
@@ -259,6 +278,8 @@ int changes_end(struct changes *changes, struct findings *findings, struct saved
 
 	if (findings_count(changes->findings, FINDING_NOTE) == 0)
 		return 0;
+	if (reserve_rows(changes, ROWS_AT_A_TIME) != 0)
+		return saved_fail_memory(error, changes->cache->path);
 	if (find_other_tensor(changes, findings, &exchanged, error) != 0)
 		return -1;
 	if (exchanged)

@@ -1,5 +1,6 @@
 /*
- * One tensor against its stamp: which heads of which rows changed, and what became of them.
+ * One tensor against its stamp: which heads of which rows changed, and what became of them. Blocks of
+ * its rows may be compared on several threads, each with its own struct changes, then merged.
  */
 #ifndef KVCANARY_SNAPSHOT_CHECK_CHANGES_H
 #define KVCANARY_SNAPSHOT_CHECK_CHANGES_H
@@ -28,6 +29,10 @@ struct changes {
 
 int changes_begin(struct changes *changes); /* with the first five fields set; -1: no memory */
 int changes_add(struct changes *changes, const struct scan_rows *rows, struct saved_error *error);
+/* No more rows will be added: lets go of scratch memory. */
+void changes_rest(struct changes *changes);
+/* Appends those of the rows that follow, which empties 'from'. */
+void changes_merge(struct changes *to, struct changes *from);
 /* Names rows that moved and layers that were exchanged, and hands all over. 0, or -1 and *error. */
 int changes_end(struct changes *changes, struct findings *findings, struct saved_error *error);
 void changes_free(struct changes *changes);

@@ -29,16 +29,17 @@ struct repeats {
 	int64_t layer; /* index in the part */
 	int tensor;
 	const uint64_t *rows;  /* [row_count]; 0: not to be compared (all zero) */
-	const uint64_t *heads; /* [row_count][heads], or NULL: only whole rows are compared */
+	const uint64_t *heads; /* [heads][row_count], or NULL: only whole rows are compared */
 };
 
 /* Scratch memory of one thread. Start from {0}. */
 struct repeat_memory {
 	uint32_t *table;
 	uint32_t *links;
-	size_t mask; /* of the table */
+	uint32_t *suspects;
 	size_t rows;
 };
+size_t repeat_memory_bytes(int64_t row_count);
 int repeat_memory_reserve(struct repeat_memory *memory, int64_t row_count); /* -1: no memory */
 void repeat_memory_free(struct repeat_memory *memory);
 

@@ -17,9 +17,8 @@
 struct comparison {
 	const struct repeats *repeats;
 	struct findings *findings;
-	const uint64_t *prints; /* that of row r is prints[r * stride] */
-	int64_t stride;
-	int64_t head; /* -1: whole rows */
+	const uint64_t *prints; /* [row_count] */
+	int64_t head;           /* -1: whole rows */
 	struct repeat_memory *memory;
 };
 
@@ -27,49 +26,92 @@ void repeat_memory_free(struct repeat_memory *memory)
 {
 	free(memory->table);
 	free(memory->links);
+	free(memory->suspects);
 	*memory = (struct repeat_memory){ 0 };
+}
+
+/* A power of two: at most half of the table is used. */
+static size_t table_size(size_t rows)
+{
+	size_t size = 16;
+
+	while (size < 2 * rows)
+		size *= 2;
+	return size;
+}
+
+size_t repeat_memory_bytes(int64_t row_count)
+{
+	return (table_size((size_t)row_count) + 2 * (size_t)row_count) * sizeof(uint32_t);
 }
 
 int repeat_memory_reserve(struct repeat_memory *memory, int64_t row_count)
 {
-	size_t rows = (size_t)row_count, size = 16;
+	size_t rows = (size_t)row_count;
 
-	while (size < 2 * rows)
-		size *= 2;
 	if (memory->rows >= rows)
 		return 0;
 	repeat_memory_free(memory);
-	memory->table = malloc(size * sizeof(*memory->table));
+	memory->table = malloc(table_size(rows) * sizeof(*memory->table));
 	memory->links = malloc(rows * sizeof(*memory->links));
-	memory->mask = size - 1;
+	memory->suspects = malloc(rows * sizeof(*memory->suspects));
 	memory->rows = rows;
-	if (memory->table && memory->links)
+	if (memory->table && memory->links && memory->suspects)
 		return 0;
 	repeat_memory_free(memory);
 	return -1;
 }
 
-/* Chains rows of equal fingerprints, each chain in rising order: links[row] is the next row + 1. */
-static void link_rows(const struct comparison *comparison)
+/*
+ * Lists the rows that may have an equal one: those whose bit of a map is set twice. The map has 16
+ * bits for a row, so they are few, and it stays in cache where a table of rows does not. Returns how
+ * many there are.
+ */
+static int64_t list_suspects(const struct comparison *comparison)
+{
+	const int64_t rows = comparison->repeats->part->row_count;
+	const uint64_t *prints = comparison->prints;
+	const size_t words = table_size((size_t)rows) / 8, mask = words * 64 - 1;
+	uint64_t *once = (void *)comparison->memory->table, *twice = once + words, hits = 0;
+	int64_t count = 0;
+
+	memset(once, 0, 2 * words * sizeof(*once));
+	for (int64_t row = 0; row < rows; row++) {
+		size_t at = prints[row] >> 32 & mask;
+		uint64_t bit = (uint64_t)(prints[row] != 0) << (at & 63);
+		uint64_t hit = once[at / 64] & bit;
+		once[at / 64] |= bit;
+		twice[at / 64] |= hit;
+		hits |= hit;
+	}
+	for (int64_t row = 0; hits && row < rows; row++) {
+		size_t at = prints[row] >> 32 & mask;
+		comparison->memory->suspects[count] = (uint32_t)row;
+		count += prints[row] != 0 && twice[at / 64] >> (at & 63) & 1;
+	}
+	return count;
+}
+
+/* Chains suspects of equal fingerprints, each chain in rising order: links[row] is the next row + 1. */
+static void link_rows(const struct comparison *comparison, int64_t suspect_count)
 {
 	struct repeat_memory *memory = comparison->memory;
 	const uint64_t *prints = comparison->prints;
-	const int64_t stride = comparison->stride;
+	const size_t size = table_size((size_t)suspect_count), mask = size - 1;
 
-	memset(memory->table, 0, (memory->mask + 1) * sizeof(*memory->table));
-	for (int64_t row = comparison->repeats->part->row_count - 1; row >= 0; row--) {
-		uint64_t print = prints[row * stride];
-		size_t at = print & memory->mask;
+	memset(memory->table, 0, size * sizeof(*memory->table));
+	for (int64_t i = suspect_count - 1; i >= 0; i--) {
+		uint32_t row = memory->suspects[i];
+		uint64_t print = prints[row];
+		size_t at = print & mask;
 		memory->links[row] = 0;
-		if (print == 0)
-			continue;
-		while (memory->table[at] && prints[(memory->table[at] - 1) * stride] != print)
-			at = (at + 1) & memory->mask;
+		while (memory->table[at] && prints[memory->table[at] - 1] != print)
+			at = (at + 1) & mask;
 		if (memory->table[at]) {
 			memory->links[row] = memory->table[at];
 			memory->links[memory->table[at] - 1] |= INNER;
 		}
-		memory->table[at] = (uint32_t)row + 1;
+		memory->table[at] = row + 1;
 	}
 }
 
@@ -153,8 +195,11 @@ static void say_copy(const struct comparison *comparison, int64_t original, int6
 
 static void compare_rows(const struct comparison *comparison)
 {
-	link_rows(comparison);
-	for (int64_t first = 0; first < comparison->repeats->part->row_count; first++) {
+	int64_t suspect_count = list_suspects(comparison);
+
+	link_rows(comparison, suspect_count);
+	for (int64_t i = 0; i < suspect_count; i++) {
+		int64_t first = comparison->memory->suspects[i];
 		uint32_t link = comparison->memory->links[first];
 		if (link == 0 || link & INNER || is_constant_beginning(comparison, first))
 			continue;
@@ -167,9 +212,9 @@ static void compare_rows(const struct comparison *comparison)
 void check_repeats(
         struct findings *findings, const struct repeats *repeats, struct repeat_memory *memory)
 {
-	int64_t heads = repeats->part->layers[repeats->layer].tensor[repeats->tensor].heads;
 	const struct saved_layer *layer = &repeats->part->layers[repeats->layer];
-	struct comparison comparison = { repeats, findings, repeats->rows, 1, -1, memory };
+	int64_t heads = layer->tensor[repeats->tensor].heads;
+	struct comparison comparison = { repeats, findings, repeats->rows, -1, memory };
 
 	if (layer->number == 0 || (!layer->number_is_known && repeats->layer == 0))
 		return;
@@ -177,8 +222,7 @@ void check_repeats(
 	if (!repeats->heads || heads < 2)
 		return;
 	for (int64_t head = 0; head < heads; head++) {
-		comparison.prints = repeats->heads + head;
-		comparison.stride = heads;
+		comparison.prints = repeats->heads + head * repeats->part->row_count;
 		comparison.head = head;
 		compare_rows(&comparison);
 	}

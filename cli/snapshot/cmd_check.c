@@ -421,6 +421,7 @@ int cli_check(int argc, char **argv)
 	struct session session = { .settings = SAVED_SETTINGS };
 	int code;
 
+	work_keep_library_single();
 	code = run_check(&session, argc, argv);
 	fleet_log_close(session.log);
 	fleet_free(&session.fleet);

@@ -246,7 +246,10 @@ static int run_stamp(struct session *session, int argc, char **argv)
 int cli_stamp(int argc, char **argv)
 {
 	struct session session = { .settings = SAVED_SETTINGS };
-	int code = run_stamp(&session, argc, argv);
+	int code;
+
+	work_keep_library_single();
+	code = run_stamp(&session, argc, argv);
 
 	fleet_log_close(session.log);
 	fleet_free(&session.fleet);

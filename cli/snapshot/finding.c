@@ -99,6 +99,16 @@ void findings_add_count(
 		tally->count += times;
 }
 
+bool findings_has_room(
+        const struct findings *findings, const char *kind, enum finding_weight weight)
+{
+	for (size_t i = 0; i < findings->tally_count; i++)
+		if (findings->tallies[i].weight == weight &&
+		        strcmp(findings->tallies[i].kind, kind) == 0)
+			return findings->tallies[i].kept < findings->limit;
+	return true;
+}
+
 void findings_add(struct findings *findings, const struct finding *finding)
 {
 	findings_add_count(findings, finding->kind, finding->weight, 1);

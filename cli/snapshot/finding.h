@@ -43,6 +43,9 @@ void findings_add(struct findings *findings, const struct finding *finding);
 /* Counts some more of a kind without keeping them. */
 void findings_add_count(
         struct findings *findings, const char *kind, enum finding_weight weight, size_t times);
+/* Whether one more of a kind would be kept: else its detail need not be worked out. */
+bool findings_has_room(
+        const struct findings *findings, const char *kind, enum finding_weight weight);
 /* Moves all of 'from' into 'to', which leaves it empty; sorted by part, layer, tensor, row, head when printed. */
 void findings_merge(struct findings *to, struct findings *from);
 size_t findings_count(const struct findings *findings, enum finding_weight least);

@@ -12,9 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE_BYTES ((size_t)1024 << 10)
+/* What stays in the second level of cache beside its fingerprints. */
+#define PIECE_BYTES ((size_t)128 << 10)
 /* Where channels lie apart (V transposed), so that a read of one is long enough. */
 #define PIECE_BYTES_TRANSPOSED ((size_t)4 << 20)
+#define PIECE_HEADS ((int64_t)1 << 16)  /* fingerprints at a time, unless a row has more */
+#define BLOCK_BYTES ((uint64_t)4 << 20) /* work for one thread */
+#define SLOTS 1024                      /* heads that the library is asked for at a time */
 
 /* How to look at a float type in lanes of a 64-bit word. */
 struct lanes {
@@ -86,62 +90,93 @@ static inline __attribute__((always_inline)) uint64_t or_of(const vector *v)
 	return (*v)[0] | (*v)[1] | (*v)[2] | (*v)[3];
 }
 
+static inline __attribute__((always_inline)) bool any_of(const vector *v)
+{
+	return or_of(v) != 0;
+}
+
+#if defined(__x86_64__)
+static inline __attribute__((always_inline, target("avx2"))) bool any_of_avx2(const vector *v)
+{
+	return !__builtin_ia32_ptestz256((long long __attribute__((vector_size(32)))) * v,
+	        (long long __attribute__((vector_size(32)))) * v);
+}
+#endif
+
 /* Flags of one head, without those of stretches. */
-static inline __attribute__((always_inline)) unsigned look_at_head(
-        const struct lanes *lanes, const unsigned char *at, size_t bytes)
+static unsigned look_at_head(const struct lanes *lanes, const unsigned char *at, size_t bytes)
+{
+	uint64_t seen = 0, carried = 0;
+
+	for (size_t i = 0; i < bytes; i += 8) {
+		uint64_t word = load(at + i, bytes - i) & lanes->magnitude;
+		seen |= word;
+		carried |= word + lanes->carry;
+	}
+	return (seen == 0 ? SCAN_ZERO : 0u) | (carried & lanes->top ? SCAN_NONFINITE : 0u);
+}
+
+/* Heads at equal distances, from 32 bytes on: nearly all are finite and begin with something else
+ * than zeros, which is quick to see. The last vector may overlap the one before. Returns how many
+ * heads have flags. */
+static inline __attribute__((always_inline)) int64_t look_at_heads(const struct lanes *lanes,
+        const unsigned char *at, size_t stride, size_t bytes, int64_t count, unsigned char *flags,
+        bool (*any)(const vector *v))
 {
 	const vector magnitude = EACH_WORD(lanes->magnitude), carry = EACH_WORD(lanes->carry);
-	vector seen = EACH_WORD(0), carried = EACH_WORD(0);
-	uint64_t seen_word = 0, carried_word = 0;
-	size_t i = 0;
+	const vector top = EACH_WORD(lanes->top);
+	int64_t flagged = 0;
 
-	for (; i + sizeof(vector) <= bytes; i += sizeof(vector)) {
-		vector v = *(const vector *)(at + i) & magnitude;
-		seen |= v;
-		carried |= v + carry;
+	for (int64_t head = 0; head < count; head++, at += stride) {
+		const unsigned char *last = at + bytes - sizeof(vector);
+		vector first = *(const vector *)at & magnitude;
+		vector carried = first + carry;
+		for (const unsigned char *next = at + sizeof(vector); next < last;
+		        next += sizeof(vector))
+			carried |= (*(const vector *)next & magnitude) + carry;
+		carried |= (*(const vector *)last & magnitude) + carry;
+		carried &= top;
+		flags[head] = 0;
+		if (any(&first) && !any(&carried))
+			continue;
+		flags[head] = (unsigned char)look_at_head(lanes, at, bytes);
+		flagged += flags[head] != 0;
 	}
-	for (; i < bytes; i += 8) {
-		uint64_t word = load(at + i, bytes - i) & lanes->magnitude;
-		seen_word |= word;
-		carried_word |= word + lanes->carry;
-	}
-	return ((or_of(&seen) | seen_word) == 0 ? SCAN_ZERO : 0u) |
-	       ((or_of(&carried) | carried_word) & lanes->top ? SCAN_NONFINITE : 0u);
+	return flagged;
 }
 
-/* The same for 'count' heads one after another. */
-static inline __attribute__((always_inline)) void look_at_heads(const struct lanes *lanes,
-        const unsigned char *at, size_t bytes, int64_t count, unsigned char *flags)
+static int64_t look_at_heads_anywhere(const struct lanes *lanes, const unsigned char *at,
+        size_t stride, size_t bytes, int64_t count, unsigned char *flags)
 {
-	for (int64_t i = 0; i < count; i++, at += bytes)
-		flags[i] = (unsigned char)look_at_head(lanes, at, bytes);
-}
-
-static void look_at_heads_anywhere(const struct lanes *lanes, const unsigned char *at, size_t bytes,
-        int64_t count, unsigned char *flags)
-{
-	look_at_heads(lanes, at, bytes, count, flags);
+	return look_at_heads(lanes, at, stride, bytes, count, flags, any_of);
 }
 
 #if defined(__x86_64__)
 /* The same code for processors that have registers of 32 bytes. */
-__attribute__((target("avx2"))) static void look_at_heads_avx2(const struct lanes *lanes,
-        const unsigned char *at, size_t bytes, int64_t count, unsigned char *flags)
+__attribute__((target("avx2"))) static int64_t look_at_heads_avx2(const struct lanes *lanes,
+        const unsigned char *at, size_t stride, size_t bytes, int64_t count, unsigned char *flags)
 {
-	look_at_heads(lanes, at, bytes, count, flags);
+	return look_at_heads(lanes, at, stride, bytes, count, flags, any_of_avx2);
 }
 #endif
 
-static void flags_of_heads(const struct lanes *lanes, const unsigned char *at, size_t bytes,
-        int64_t count, unsigned char *flags)
+static int64_t flags_of_heads(const struct lanes *lanes, const unsigned char *at, size_t stride,
+        size_t bytes, int64_t count, unsigned char *flags)
 {
-#if defined(__x86_64__)
-	if (__builtin_cpu_supports("avx2")) {
-		look_at_heads_avx2(lanes, at, bytes, count, flags);
-		return;
+	int64_t flagged = 0;
+
+	if (bytes < sizeof(vector)) {
+		for (int64_t i = 0; i < count; i++, at += stride) {
+			flags[i] = (unsigned char)look_at_head(lanes, at, bytes);
+			flagged += flags[i] != 0;
+		}
+		return flagged;
 	}
+#if defined(__x86_64__)
+	if (__builtin_cpu_supports("avx2"))
+		return look_at_heads_avx2(lanes, at, stride, bytes, count, flags);
 #endif
-	look_at_heads_anywhere(lanes, at, bytes, count, flags);
+	return look_at_heads_anywhere(lanes, at, stride, bytes, count, flags);
 }
 
 /* Whether a row may have a stretch of zeros, or anything else to look at more closely: no stretch
@@ -198,11 +233,11 @@ static unsigned flags_of_stretches(const struct lanes *lanes, const unsigned cha
 		unsigned char flags[64];
 		size_t whole = bytes / stretch, count = whole < 64 ? whole : 64;
 		if (count == 0) { /* less than a stretch is left */
-			flags_of_heads(lanes, at, bytes, 1, flags);
+			flags_of_heads(lanes, at, bytes, bytes, 1, flags);
 			return (all & flags[0]) | ((any | flags[0]) & SCAN_NONFINITE) |
 			       (any & SCAN_ZERO ? SCAN_ZERO_STRETCH : 0u);
 		}
-		flags_of_heads(lanes, at, stretch, (int64_t)count, flags);
+		flags_of_heads(lanes, at, stretch, stretch, (int64_t)count, flags);
 		for (size_t i = 0; i < count; i++) {
 			all &= flags[i];
 			any |= flags[i];
@@ -348,6 +383,11 @@ int64_t scan_find_zero_stretch(const struct saved_tensor *tensor, const unsigned
 
 /* ---- the pass ---- */
 
+static const char *path_of(const struct saved_tensor *tensor)
+{
+	return saved_file_path(tensor->pages ? tensor->pages[0].file : tensor->plane.file);
+}
+
 void scan_memory_free(struct scan_memory *memory)
 {
 	free(memory->bytes);
@@ -357,26 +397,66 @@ void scan_memory_free(struct scan_memory *memory)
 	*memory = (struct scan_memory){ 0 };
 }
 
-static int memory_reserve(struct scan_memory *memory, size_t bytes, size_t rows)
+static int memory_reserve(struct scan_memory *memory, size_t bytes, size_t heads)
 {
+	if (!memory->slots) {
+		memory->slots = malloc(SLOTS * sizeof(*memory->slots));
+		for (int64_t i = 0; memory->slots && i < SLOTS; i++)
+			memory->slots[i] = i;
+	}
 	if (memory->bytes_capacity < bytes) {
 		free(memory->bytes);
 		memory->bytes = malloc(bytes);
 		memory->bytes_capacity = memory->bytes ? bytes : 0;
 	}
-	if (memory->rows_capacity < rows) {
+	if (memory->heads_capacity < heads) {
 		free(memory->fingerprints);
 		free(memory->flags);
-		free(memory->slots);
-		memory->slots = malloc(rows * sizeof(*memory->slots));
-		memory->fingerprints = malloc(rows * sizeof(*memory->fingerprints));
-		memory->flags = malloc(rows);
-		memory->rows_capacity =
-		        memory->fingerprints && memory->flags && memory->slots ? rows : 0;
-		for (size_t i = 0; i < memory->rows_capacity; i++)
-			memory->slots[i] = (int64_t)i;
+		memory->fingerprints = malloc(heads * sizeof(*memory->fingerprints));
+		memory->flags = malloc(heads);
+		memory->heads_capacity = memory->fingerprints && memory->flags ? heads : 0;
 	}
-	return memory->bytes_capacity >= bytes && memory->rows_capacity >= rows ? 0 : -1;
+	return memory->slots && memory->bytes_capacity >= bytes && memory->heads_capacity >= heads
+	               ? 0
+	               : -1;
+}
+
+/* Heads at equal distances in memory. */
+struct run {
+	const unsigned char *at;
+	size_t stride;
+	size_t head_bytes;
+	int64_t count;
+};
+
+/* The heads are slots of one source, so the library's kernels do the work. */
+static int fingerprint_run(uint64_t *out, const struct run *run, int64_t *all_slots)
+{
+	kvc_source source = { .row_stride_bytes = (int64_t)run->stride,
+		.page_size = 1,
+		.slot_stride_bytes = (int64_t)run->head_bytes,
+		.head_count = 1,
+		.head_bytes = (int64_t)run->head_bytes,
+		.head_stride_bytes = (int64_t)run->head_bytes,
+		.read_bytes = (int64_t)run->head_bytes,
+		.dtype = KVC_UINT8 };
+	kvc_group group = KVC_GROUP_INIT;
+
+	group.sources = &source;
+	group.source_count = 1;
+	for (int64_t first = 0, count; first < run->count; first += count) {
+		kvc_tensor slots = { .data = all_slots,
+			.device = { KVC_DEVICE_CPU, 0 },
+			.ndim = 1,
+			.dtype = KVC_INT64,
+			.shape = &count };
+		count = run->count - first < SLOTS ? run->count - first : SLOTS;
+		source.base = (void *)(uintptr_t)(run->at + (size_t)first * run->stride);
+		source.row_count = count;
+		if (kvc_fingerprint(out + first, &group, &slots, NULL) != KVC_OK)
+			return -1;
+	}
+	return 0;
 }
 
 static bool has_lanes(enum saved_type type)
@@ -384,82 +464,153 @@ static bool has_lanes(enum saved_type type)
 	return type != SAVED_Q8_0 && type != SAVED_Q4_0 && type != SAVED_AFFINE;
 }
 
-/* The packed heads are slots of one source, so the library's kernels do the work. */
-static int fingerprint_heads(struct scan_memory *memory, int64_t count, size_t head_bytes)
+/* How many heads have flags. Where the number of heads is known, stretches of zeros have no say. */
+static int64_t flags_of_run(
+        const struct saved_tensor *tensor, const struct run *run, unsigned char *out)
 {
-	kvc_source source = { .base = memory->bytes,
-		.row_count = count,
-		.row_stride_bytes = (int64_t)head_bytes,
-		.page_size = 1,
-		.slot_stride_bytes = (int64_t)head_bytes,
-		.head_count = 1,
-		.head_bytes = (int64_t)head_bytes,
-		.head_stride_bytes = (int64_t)head_bytes,
-		.read_bytes = (int64_t)head_bytes,
-		.dtype = KVC_UINT8 };
-	kvc_group group = KVC_GROUP_INIT;
-	kvc_tensor slots = { .data = memory->slots,
-		.device = { KVC_DEVICE_CPU, 0 },
-		.ndim = 1,
-		.dtype = KVC_INT64,
-		.shape = &count };
-
-	group.sources = &source;
-	group.source_count = 1;
-	return kvc_fingerprint(memory->fingerprints, &group, &slots, NULL) == KVC_OK ? 0 : -1;
-}
-
-static int scan_piece(const struct saved_tensor *tensor, struct scan_memory *memory, int64_t count,
-        size_t head_bytes)
-{
-	const unsigned char *head = memory->bytes;
+	const unsigned char *head = run->at;
+	int64_t flagged = 0;
 
 	if (tensor->heads > 1 && has_lanes(tensor->type))
-		flags_of_heads(lanes_of(tensor->type), head, head_bytes, count, memory->flags);
-	else
-		for (int64_t i = 0; i < count; i++, head += head_bytes)
-			memory->flags[i] = (unsigned char)scan_flags(tensor, head, head_bytes);
-	return fingerprint_heads(memory, count, head_bytes);
+		return flags_of_heads(lanes_of(tensor->type), head, run->stride, run->head_bytes,
+		        run->count, out);
+	for (int64_t i = 0; i < run->count; i++, head += run->stride) {
+		out[i] = (unsigned char)scan_flags(tensor, head, run->head_bytes);
+		flagged += out[i] != 0;
+	}
+	return flagged;
 }
 
-static int64_t rows_of_piece(const struct saved_tensor *tensor, size_t row_bytes)
-{
-	bool transposed = tensor->plane.element_stride > tensor->plane.row_stride;
-	size_t bytes = transposed ? PIECE_BYTES_TRANSPOSED : PIECE_BYTES;
+/* A pass over some rows. */
+struct pass_over {
+	const struct saved_tensor *tensor;
+	struct scan_memory *memory;
+	size_t head_bytes;
+	struct scan_rows rows; /* whose results are being collected */
+	struct saved_reach reach;
+};
 
-	return row_bytes < bytes ? (int64_t)(bytes / row_bytes) : 1;
+static int look_at_run(struct pass_over *pass, const struct run *run, size_t result)
+{
+	struct scan_memory *memory = pass->memory;
+
+	pass->rows.flagged |= flags_of_run(pass->tensor, run, memory->flags + result) > 0;
+	return fingerprint_run(memory->fingerprints + result, run, memory->slots);
 }
 
-int scan_tensor(const struct saved_tensor *tensor, int64_t row_count, struct scan_memory *memory,
-        scan_sink sink, void *context, struct saved_error *error)
+/* All heads of the rows: in one run where they are at equal distances, else row by row. */
+static int look_at_rows(struct pass_over *pass, const struct saved_view *view)
 {
-	const size_t row_bytes = saved_row_bytes(tensor);
-	const size_t head_bytes = row_bytes / (size_t)tensor->heads;
-	const struct saved_file *file = tensor->pages ? tensor->pages[0].file : tensor->plane.file;
-	const char *path = saved_file_path(file);
-	int64_t step;
+	int64_t heads = pass->tensor->heads, rows = pass->rows.count;
+	bool even = heads == 1 || view->row_stride == (size_t)heads * view->head_stride;
+	struct run run = { view->bytes, heads == 1 ? view->row_stride : view->head_stride,
+		pass->head_bytes, even ? rows * heads : heads };
 
-	if (row_count == 0 || head_bytes == 0)
-		return 0;
-	if (row_bytes > SCAN_ROW_BYTES_MAX)
-		return saved_fail(error, "snapshot-row-too-large", "row_too_large", path, "row",
-		        (int64_t)tensor->plane.offset, "a row has %zu bytes, at most %zu are read",
-		        row_bytes, SCAN_ROW_BYTES_MAX);
-	step = rows_of_piece(tensor, row_bytes);
-	if (memory_reserve(
-	            memory, (size_t)step * row_bytes, (size_t)step * (size_t)tensor->heads) != 0)
-		return saved_fail_memory(error, path);
-	for (int64_t first = 0; first < row_count; first += step) {
-		int64_t count = row_count - first < step ? row_count - first : step;
-		struct scan_rows rows = { first, count, head_bytes, memory->bytes,
-			memory->fingerprints, memory->flags };
-		if (saved_read_bytes(tensor, first, count, memory->bytes, error) != 0)
+	for (int64_t row = 0; row < (even ? 1 : rows); row++) {
+		if (look_at_run(pass, &run, (size_t)(row * heads)) != 0)
 			return -1;
-		if (scan_piece(tensor, memory, count * tensor->heads, head_bytes) != 0)
-			return saved_fail(error, "snapshot-row-too-large", "row_too_large", path,
-			        "row", -1, "%s", kvc_last_error()->message);
-		if (sink(context, &rows, error) != 0)
+		run.at += view->row_stride;
+	}
+	return 0;
+}
+
+/* One head of the rows. Its results are found behind the others' place, then put among them. */
+static int look_at_one_head(struct pass_over *pass, const struct saved_view *view, int64_t head)
+{
+	int64_t heads = pass->tensor->heads, rows = pass->rows.count;
+	struct run run = { view->bytes, view->row_stride, pass->head_bytes, rows };
+	size_t aside = (size_t)(rows * heads);
+	uint64_t *fingerprints = pass->memory->fingerprints;
+	unsigned char *flags = pass->memory->flags;
+
+	if (look_at_run(pass, &run, aside) != 0)
+		return -1;
+	for (int64_t row = 0; row < rows; row++) {
+		fingerprints[row * heads + head] = fingerprints[aside + (size_t)row];
+		flags[row * heads + head] = flags[aside + (size_t)row];
+	}
+	return 0;
+}
+
+static int look_at_piece(struct pass_over *pass, struct saved_error *error)
+{
+	struct saved_reach reach = { pass->rows.count, pass->reach.heads };
+	int failed = 0;
+
+	pass->rows.flagged = false;
+	for (int64_t head = 0; head < pass->tensor->heads && !failed; head += reach.heads) {
+		struct saved_view view;
+		if (saved_view_read(&view, pass->tensor, pass->rows.first, head, reach,
+		            pass->memory->bytes, error) != 0)
+			return -1;
+		failed = reach.heads == pass->tensor->heads ? look_at_rows(pass, &view)
+		                                            : look_at_one_head(pass, &view, head);
+	}
+	return failed ? saved_fail(error, "snapshot-row-too-large", "row_too_large",
+	                        path_of(pass->tensor), "row", -1, "%s", kvc_last_error()->message)
+	              : 0;
+}
+
+static bool is_transposed(const struct saved_tensor *tensor)
+{
+	return tensor->plane.element_stride > tensor->plane.row_stride;
+}
+
+static int pass_begin(struct pass_over *pass, struct saved_error *error)
+{
+	const struct saved_tensor *tensor = pass->tensor;
+	size_t row_bytes = saved_row_bytes(tensor);
+	size_t bytes = is_transposed(tensor) ? PIECE_BYTES_TRANSPOSED : PIECE_BYTES;
+	int64_t most = PIECE_HEADS / tensor->heads;
+
+	if (row_bytes > SCAN_ROW_BYTES_MAX)
+		return saved_fail(error, "snapshot-row-too-large", "row_too_large", path_of(tensor),
+		        "row", (int64_t)tensor->plane.offset,
+		        "a row has %zu bytes, at most %zu are read", row_bytes, SCAN_ROW_BYTES_MAX);
+	pass->reach = saved_view_reach(tensor, &bytes);
+	most = most < 1 ? 1 : most;
+	pass->reach.rows = pass->reach.rows < most ? pass->reach.rows : most;
+	/* One more head than there are: see look_at_one_head(). */
+	if (memory_reserve(pass->memory, bytes,
+	            (size_t)pass->reach.rows * (size_t)(tensor->heads + 1)) != 0)
+		return saved_fail_memory(error, path_of(tensor));
+	pass->rows.fingerprints = pass->memory->fingerprints;
+	pass->rows.flags = pass->memory->flags;
+	return 0;
+}
+
+int scan_tensor(const struct saved_tensor *tensor, int64_t first, int64_t end,
+        struct scan_memory *memory, scan_sink sink, void *context, struct saved_error *error)
+{
+	struct pass_over pass = { .tensor = tensor, .memory = memory };
+
+	if (first == end || saved_row_bytes(tensor) == 0)
+		return 0;
+	pass.head_bytes = saved_row_bytes(tensor) / (size_t)tensor->heads;
+	if (pass_begin(&pass, error) != 0)
+		return -1;
+	for (; first < end; first += pass.rows.count) {
+		pass.rows.first = first;
+		pass.rows.count = end - first < pass.reach.rows ? end - first : pass.reach.rows;
+		if (look_at_piece(&pass, error) != 0 || sink(context, &pass.rows, error) != 0)
 			return -1;
 	}
 	return 0;
+}
+
+/* ---- blocks ---- */
+
+int64_t scan_block_count(const struct saved_tensor *tensor, int64_t row_count)
+{
+	uint64_t bytes = (uint64_t)row_count * saved_row_bytes(tensor);
+	uint64_t blocks = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
+
+	if (blocks > (uint64_t)row_count)
+		blocks = (uint64_t)row_count;
+	return blocks < 1 ? 1 : blocks > SCAN_BLOCKS_MAX ? SCAN_BLOCKS_MAX : (int64_t)blocks;
+}
+
+int64_t scan_block_first(int64_t row_count, int64_t block_count, int64_t block)
+{
+	return row_count / block_count * block + row_count % block_count * block / block_count;
 }

@@ -1,6 +1,7 @@
 /*
  * One pass over the rows of a tensor: a fingerprint of each head of each row, and whether it is all
- * zero or holds a value that is not finite. Bytes are looked at once, while they are in cache.
+ * zero or holds a value that is not finite. Bytes are looked at once, while they are in cache, where
+ * the read has put them.
  *
  * A fingerprint is what kvc_fingerprint() gives for a source with id 0 of the packed bytes of one head
  * of one row (as saved_read_bytes() packs them): s(XXH3-64(bytes) + 0x9E3779B97F4A7C15) mod 2^64, XXH3
@@ -25,10 +26,9 @@ enum {
 struct scan_rows {
 	int64_t first;
 	int64_t count;
-	size_t head_bytes;
-	const unsigned char *bytes;   /* [count][heads][head_bytes] */
 	const uint64_t *fingerprints; /* [count][heads] */
 	const unsigned char *flags;   /* [count][heads]: SCAN_* */
+	bool flagged;                 /* any of them is not 0 */
 };
 
 /* Memory of one thread; reused from tensor to tensor. Start from {0}. */
@@ -37,8 +37,8 @@ struct scan_memory {
 	size_t bytes_capacity;
 	uint64_t *fingerprints;
 	unsigned char *flags;
-	int64_t *slots;       /* 0, 1, 2, ...: all heads of a piece */
-	size_t rows_capacity; /* rows * heads */
+	size_t heads_capacity; /* rows * heads */
+	int64_t *slots;        /* 0, 1, 2, ... */
 };
 
 void scan_memory_free(struct scan_memory *memory);
@@ -46,9 +46,15 @@ void scan_memory_free(struct scan_memory *memory);
 /* Called for each piece, in the order of rows. 0, or -1 and *error to end the pass. */
 typedef int (*scan_sink)(void *context, const struct scan_rows *rows, struct saved_error *error);
 
-/* 0, or -1 and *error. */
-int scan_tensor(const struct saved_tensor *tensor, int64_t row_count, struct scan_memory *memory,
-        scan_sink sink, void *context, struct saved_error *error);
+/* Rows first .. end - 1 of a tensor; 0, or -1 and *error. Any thread, each its own memory. */
+int scan_tensor(const struct saved_tensor *tensor, int64_t first, int64_t end,
+        struct scan_memory *memory, scan_sink sink, void *context, struct saved_error *error);
+
+/* In how many blocks of rows a tensor is best looked at on several threads, at most
+ * SCAN_BLOCKS_MAX, and the first row of one of them (of the last + 1: row_count). */
+#define SCAN_BLOCKS_MAX 64
+int64_t scan_block_count(const struct saved_tensor *tensor, int64_t row_count);
+int64_t scan_block_first(int64_t row_count, int64_t block_count, int64_t block);
 
 /* What is not finite in the packed bytes of one head: the first element (of a block or group its
  * first; -1 if nothing), how many, and a word: "NaN", "infinity", "scale". */

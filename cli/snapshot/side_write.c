@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define PIECE_BYTES ((size_t)128 << 10)
+
 /* One tensor of the side file. */
 struct declared {
 	char name[SIDE_NAME_BYTES];
@@ -243,48 +245,108 @@ static int write_cells(struct stamping *stamping, struct declared **tensor,
 /* Rows on their way into the side file. */
 struct stamped_rows {
 	struct stamping *stamping;
-	struct declared *tensor;
-	struct side_stream *stream;
+	const struct declared *tensor;
 };
 
 static int write_rows(void *context, const struct scan_rows *rows, struct saved_error *error)
 {
 	struct stamped_rows *to = context;
 	uint64_t heads = to->tensor->shape[1];
-	size_t bytes = (size_t)rows->count * (size_t)heads * sizeof(uint64_t);
 
-	side_stream_add(to->stream, rows->fingerprints, bytes);
 	return safetensors_writer_write(to->stamping->writer, to->tensor->number,
-	        (uint64_t)rows->first * heads * sizeof(uint64_t), rows->fingerprints, bytes, error);
+	        (uint64_t)rows->first * heads * sizeof(uint64_t), rows->fingerprints,
+	        (size_t)rows->count * (size_t)heads * sizeof(uint64_t), error);
 }
 
-static bool stamp_item(void *context, int64_t number, int thread)
+/* Only the first error is kept. */
+static bool stamp_failed(struct stamping *stamping, const struct saved_error *error)
 {
-	struct stamping *stamping = context;
-	const struct item_place *item = &stamping->items[number];
-	const struct saved_part *part = &stamping->cache->parts[item->part];
-	const struct saved_tensor *tensor = &part->layers[item->layer].tensor[item->tensor];
-	struct stamped_rows to = { stamping,
-		&stamping->tensors[stamping->first_item + (size_t)number], side_stream_new() };
-	struct saved_error error;
-	bool good;
-
-	if (to.stream)
-		good = scan_tensor(tensor, part->row_count, &stamping->memory[thread], write_rows,
-		               &to, &error) == 0;
-	else
-		good = saved_fail_memory(&error, stamping->cache->path) == 0;
-	if (good)
-		to.tensor->print = side_stream_print(to.stream);
-	side_stream_free(to.stream);
-	if (good)
-		return true;
 	pthread_mutex_lock(&stamping->lock);
 	if (!stamping->failed)
-		*stamping->error = error;
+		*stamping->error = *error;
 	stamping->failed = true;
 	pthread_mutex_unlock(&stamping->lock);
 	return false;
+}
+
+static const struct saved_tensor *tensor_of(const struct stamping *stamping, int64_t number)
+{
+	const struct item_place *item = &stamping->items[number];
+
+	return &stamping->cache->parts[item->part].layers[item->layer].tensor[item->tensor];
+}
+
+static int64_t stamped_row_count(const struct stamping *stamping, int64_t number)
+{
+	return stamping->cache->parts[stamping->items[number].part].row_count;
+}
+
+static int64_t count_stamp_blocks(void *context, int64_t number)
+{
+	const struct stamping *stamping = context;
+
+	return scan_block_count(tensor_of(stamping, number), stamped_row_count(stamping, number));
+}
+
+static bool stamp_block(void *context, int64_t number, int slot, int64_t block, int thread)
+{
+	struct stamping *stamping = context;
+	int64_t rows = stamped_row_count(stamping, number),
+	        blocks = count_stamp_blocks(context, number);
+	struct stamped_rows to = { stamping,
+		&stamping->tensors[stamping->first_item + (size_t)number] };
+	struct saved_error error;
+
+	(void)slot;
+	return scan_tensor(tensor_of(stamping, number), scan_block_first(rows, blocks, block),
+	               scan_block_first(rows, blocks, block + 1), &stamping->memory[thread],
+	               write_rows, &to, &error) == 0 ||
+	       stamp_failed(stamping, &error);
+}
+
+/* The print of a tensor of the side file out of what was written: blocks come in any order. */
+static int print_written(const struct stamping *stamping, struct declared *tensor, void *piece,
+        struct side_stream *stream, struct saved_error *error)
+{
+	uint64_t bytes = tensor->shape[0] * tensor->shape[1] * sizeof(uint64_t);
+
+	for (uint64_t done = 0; done < bytes;) {
+		size_t some = bytes - done < PIECE_BYTES ? (size_t)(bytes - done) : PIECE_BYTES;
+		if (safetensors_writer_read(
+		            stamping->writer, tensor->number, done, piece, some, error) != 0)
+			return -1;
+		side_stream_add(stream, piece, some);
+		done += some;
+	}
+	tensor->print = side_stream_print(stream);
+	return 0;
+}
+
+static bool end_stamp(void *context, int64_t number, int slot, int thread)
+{
+	struct stamping *stamping = context;
+	struct declared *tensor = &stamping->tensors[stamping->first_item + (size_t)number];
+	struct side_stream *stream = side_stream_new();
+	void *piece = malloc(PIECE_BYTES);
+	struct saved_error error;
+	int failed;
+
+	(void)slot;
+	(void)thread;
+	failed = stream && piece ? print_written(stamping, tensor, piece, stream, &error)
+	                         : saved_fail_memory(&error, stamping->cache->path);
+	side_stream_free(stream);
+	free(piece);
+	safetensors_writer_start_sync(stamping->writer, tensor->number);
+	return !failed || stamp_failed(stamping, &error);
+}
+
+static bool stamp_items(struct stamping *stamping, int threads)
+{
+	const struct work_in_parts work = { stamping->item_count, count_stamp_blocks,
+		WORK_THREADS_MAX, NULL, stamp_block, end_stamp, stamping };
+
+	return work_run_in_parts(&work, threads);
 }
 
 /* The items of the file, and whether it still is what was declared. */
@@ -378,7 +440,7 @@ static int stamp_file(
 	for (int64_t part = 0; part < cache->part_count && !failed; part++)
 		failed = write_cells(stamping, &tensor, &cache->parts[part], error);
 	if (!failed)
-		failed = work_run(stamping->item_count, threads, stamp_item, stamping) ? 0 : -1;
+		failed = stamp_items(stamping, threads) ? 0 : -1;
 	*next = end + rows;
 	return failed;
 }

@@ -105,7 +105,7 @@ static int name_temporary(struct safetensors_writer *writer)
 			        AT_SYMLINK_FOLLOW);
 		else
 			writer->descriptor = open(
-			        writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+			        writer->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 		if (!failed && writer->descriptor >= 0)
 			return 0;
 		if (errno != EEXIST)
@@ -126,7 +126,7 @@ static int open_temporary(struct safetensors_writer *writer)
 		slash[slash == folder] = '\0';
 	if (folder && access(DESCRIPTORS, X_OK) == 0)
 		writer->descriptor =
-		        open(slash ? folder : ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+		        open(slash ? folder : ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
 	free(folder);
 	return writer->descriptor < 0 ? name_temporary(writer) : 0;
 }
@@ -340,6 +340,32 @@ int safetensors_writer_write(struct safetensors_writer *writer, size_t tensor, u
 		return fail_written(writer, error, strerror(errno));
 	atomic_fetch_add(&writer->written_bytes, bytes);
 	return 0;
+}
+
+int safetensors_writer_read(struct safetensors_writer *writer, size_t tensor, uint64_t offset,
+        void *out, size_t bytes, struct saved_error *error)
+{
+	uint64_t at = writer->tensors[tensor].offset + offset;
+
+	for (size_t done = 0; done < bytes;) {
+		ssize_t got = pread(
+		        writer->descriptor, (char *)out + done, bytes - done, (off_t)(at + done));
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return fail_written(
+			        writer, error, got < 0 ? strerror(errno) : "it became shorter");
+		done += (size_t)got;
+	}
+	return 0;
+}
+
+void safetensors_writer_start_sync(const struct safetensors_writer *writer, size_t tensor)
+{
+	const struct declared *declared = &writer->tensors[tensor];
+
+	sync_file_range(writer->descriptor, (off_t)declared->offset, (off_t)declared->bytes,
+	        SYNC_FILE_RANGE_WRITE);
 }
 
 /* So that the new name outlives a power cut. Not every file system can; that is no failure. */

@@ -42,6 +42,13 @@ int safetensors_writer_begin(struct safetensors_writer *writer, struct saved_err
 int safetensors_writer_write(struct safetensors_writer *writer, size_t tensor, uint64_t offset,
         const void *data, size_t bytes, struct saved_error *error);
 
+/* Reads back what has been written. Any thread. */
+int safetensors_writer_read(struct safetensors_writer *writer, size_t tensor, uint64_t offset,
+        void *out, size_t bytes, struct saved_error *error);
+
+/* Starts to bring the tensor to the disk, so that finishing has less to wait for. Any thread. */
+void safetensors_writer_start_sync(const struct safetensors_writer *writer, size_t tensor);
+
 /* All bytes must have been written. The file appears under its name, and the writer is gone, also
  * when this fails. */
 int safetensors_writer_finish(struct safetensors_writer *writer, struct saved_error *error);
