@@ -236,7 +236,7 @@ static const struct cli_value *value_named(
 }
 
 /* Appends as much as there is room for, and always a NUL. */
-static void add(char *out, size_t out_bytes, size_t *used, const char *text, size_t bytes)
+static void append_text(char *out, size_t out_bytes, size_t *used, const char *text, size_t bytes)
 {
 	for (size_t i = 0; i < bytes && *used + 1 < out_bytes; i++) {
 		unsigned char c = (unsigned char)text[i];
@@ -255,16 +255,16 @@ char *cli_fill(char *out, size_t out_bytes, const char *template, const struct c
 		size_t literal = strcspn(template, "{");
 		size_t name;
 		const struct cli_value *value;
-		add(out, out_bytes, &used, template, literal);
+		append_text(out, out_bytes, &used, template, literal);
 		template += literal;
 		if (*template == '\0')
 			break;
 		name = strcspn(template + 1, "}");
 		value = value_named(values, count, template + 1, name);
 		if (value)
-			add(out, out_bytes, &used, value->text, value->text_bytes);
+			append_text(out, out_bytes, &used, value->text, value->text_bytes);
 		else
-			add(out, out_bytes, &used, template, name + 2);
+			append_text(out, out_bytes, &used, template, name + 2);
 		template += name + 2;
 	}
 	return out;

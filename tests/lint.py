@@ -71,7 +71,8 @@ def check_unique(files):
             by_name[path.name].append(path)
         if path.suffix in {".c", ".h"} and path.parts[0] in {"src", "cli"}:
             code = c_source.without_comments(c_source.read(path), strings=False)
-            for match in re.finditer(r"(?m)^static\b[^;={}()]*?\b(\w+)\([^;{}]*\)\s*\n?\{", code):
+            bare = re.sub(r"__attribute__\s*\(\(.*?\)\)\s", "", code)
+            for match in re.finditer(r"(?m)^static\b[^;={}()]*?\b(\w+)\([^;{}]*\)\s*\n?\{", bare):
                 by_static[match.group(1)].append(path)
     for name, places in sorted(by_name.items()):
         if len(places) > 1:

@@ -375,12 +375,12 @@ static uint64_t span_of(const struct saved_tensor *tensor, struct saved_reach re
 static struct saved_reach reach_of(
         const struct saved_tensor *tensor, int64_t heads, size_t buffer_bytes)
 {
-	uint64_t row = span_of(tensor, (struct saved_reach){ 1, heads });
+	uint64_t row = span_of(tensor, (struct saved_reach){ 1, heads, false });
 
 	if (row > buffer_bytes)
-		return (struct saved_reach){ 0, heads };
+		return (struct saved_reach){ 0, heads, false };
 	return (struct saved_reach){ 1 + (int64_t)((buffer_bytes - row) / tensor->plane.row_stride),
-		heads };
+		heads, false };
 }
 
 /* Bytes that a read takes for each that is wanted. */
@@ -401,17 +401,19 @@ struct saved_reach saved_view_reach(const struct saved_tensor *tensor, size_t *b
 {
 	bool whole = heads_lie_whole(tensor);
 	size_t least = whole ? head_bytes(tensor) : saved_row_bytes(tensor);
-	struct saved_reach best = { 1, 1 }, all;
+	struct saved_reach best = { 1, 1, false }, all;
 
 	if (*buffer_bytes < least)
 		*buffer_bytes = least;
 	if (!whole)
 		return (struct saved_reach){ least ? (int64_t)(*buffer_bytes / least) : 1,
-			tensor->heads };
+			tensor->heads, true };
 	all = reach_of(tensor, tensor->heads, *buffer_bytes);
 	take_cheaper(&best, tensor, reach_of(tensor, 1, *buffer_bytes));
 	take_cheaper(&best, tensor, all);
-	take_cheaper(&best, tensor, (struct saved_reach){ all.rows > 0, tensor->heads });
+	take_cheaper(&best, tensor, (struct saved_reach){ all.rows > 0, tensor->heads, false });
+	best.together = best.heads == tensor->heads &&
+	                (tensor->heads == 1 || tensor->plane.head_stride == head_bytes(tensor));
 	return best;
 }
 

@@ -189,6 +189,7 @@ struct saved_view {
 struct saved_reach {
 	int64_t rows;
 	int64_t heads;
+	bool together; /* the bytes of a row: all heads, one right after the other */
 };
 
 /* The reach for a buffer of *buffer_bytes, which become more if a row needs more. */

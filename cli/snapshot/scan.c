@@ -534,9 +534,10 @@ static int look_at_one_head(struct pass_over *pass, const struct saved_view *vie
 
 static int look_at_piece(struct pass_over *pass, struct saved_error *error)
 {
-	struct saved_reach reach = { pass->rows.count, pass->reach.heads };
+	struct saved_reach reach = pass->reach;
 	int failed = 0;
 
+	reach.rows = pass->rows.count;
 	pass->rows.flagged = false;
 	for (int64_t head = 0; head < pass->tensor->heads && !failed; head += reach.heads) {
 		struct saved_view view;

@@ -61,16 +61,62 @@ static void convert_f32(const unsigned char *bytes, size_t count, float *out)
 		out[i] = float_from_bits(saved_u32(bytes + 4 * i));
 }
 
-static void convert_f16(const unsigned char *bytes, size_t count, float *out)
+static inline __attribute__((always_inline)) void each_f16(
+        const unsigned char *bytes, size_t count, float *out)
 {
 	for (size_t i = 0; i < count; i++)
 		out[i] = float_from_f16(half_at(bytes + 2 * i));
 }
 
-static void convert_bf16(const unsigned char *bytes, size_t count, float *out)
+static inline __attribute__((always_inline)) void each_bf16(
+        const unsigned char *bytes, size_t count, float *out)
 {
 	for (size_t i = 0; i < count; i++)
 		out[i] = float_from_bits(half_at(bytes + 2 * i) << 16);
+}
+
+#if defined(__x86_64__)
+/* The same for processors with registers of 32 bytes. */
+__attribute__((target("avx2"))) static void each_f16_avx2(
+        const unsigned char *bytes, size_t count, float *out)
+{
+	each_f16(bytes, count, out);
+}
+
+__attribute__((target("avx2"))) static void each_bf16_avx2(
+        const unsigned char *bytes, size_t count, float *out)
+{
+	each_bf16(bytes, count, out);
+}
+
+static bool has_wide_registers(void)
+{
+	return __builtin_cpu_supports("avx2");
+}
+#else
+#define each_f16_avx2 each_f16
+#define each_bf16_avx2 each_bf16
+
+static bool has_wide_registers(void)
+{
+	return false;
+}
+#endif
+
+static void convert_f16(const unsigned char *bytes, size_t count, float *out)
+{
+	if (has_wide_registers())
+		each_f16_avx2(bytes, count, out);
+	else
+		each_f16(bytes, count, out);
+}
+
+static void convert_bf16(const unsigned char *bytes, size_t count, float *out)
+{
+	if (has_wide_registers())
+		each_bf16_avx2(bytes, count, out);
+	else
+		each_bf16(bytes, count, out);
 }
 
 static void convert_f64(const unsigned char *bytes, size_t count, float *out)

@@ -93,14 +93,25 @@ const struct saved_tensor *diff_tensor(const struct diff_source *source, int32_t
 #define DIFF_SPAN_BYTES (2 * DIFF_BUFFER_BYTES)
 #define DIFF_ROW_MAX ((int64_t)DIFF_BUFFER_FLOATS) /* elements of a row that can be compared */
 
+#define DIFF_DISTANCES_MAX ((size_t)DIFF_ROW_MAX)
+
+struct diff_distance; /* measure.c */
+
 /* Memory to read and compare in; each thread has its own. */
 struct diff_buffers {
 	float *values[2];        /* DIFF_BUFFER_FLOATS */
 	unsigned char *bytes[2]; /* DIFF_BUFFER_BYTES */
 	unsigned char *span;     /* DIFF_SPAN_BYTES: rows between those that are wanted */
+	struct diff_distance
+	        *distances; /* DIFF_DISTANCES_MAX: units of rows, before they are cells */
+	bool *differs;      /* [DIFF_DISTANCES_MAX]: rows whose bytes do */
 };
+size_t diff_distance_bytes(void);
 bool diff_buffers_make(struct diff_buffers *buffers);
 void diff_buffers_free(struct diff_buffers *buffers);
+
+/* Pairs from 'first' on whose rows of this side follow each other in one part. */
+int64_t diff_run_of_rows(const struct diff_pair *pairs, int side, int64_t first, int64_t count);
 
 /* Packed bytes of the rows of one side of 'count' pairs; 0 or -1 and *error. */
 int diff_read_bytes(const struct diff_source *source, const struct diff_pair *pairs, int side,
@@ -162,10 +173,6 @@ struct diff_sums {
 
 /* Elements of a unit. */
 int64_t diff_unit(const struct saved_tensor *a, const struct saved_tensor *b);
-
-/* One unit pair; adds to *sums, and merges into *cell, which belongs to the row. */
-void diff_measure_unit(struct diff_cell *cell, struct diff_sums *sums, const float *a,
-        const float *b, int64_t count, int64_t unit, struct diff_precision precision);
 
 /* One row: clears *cell first. */
 void diff_measure_row(struct diff_cell *cell, struct diff_sums *sums, const float *a,

@@ -23,7 +23,9 @@ bool diff_buffers_make(struct diff_buffers *buffers)
 		good = good && buffers->values[side] && buffers->bytes[side];
 	}
 	buffers->span = malloc(DIFF_SPAN_BYTES);
-	return good && buffers->span;
+	buffers->distances = malloc(DIFF_DISTANCES_MAX * diff_distance_bytes());
+	buffers->differs = malloc(DIFF_DISTANCES_MAX * sizeof(*buffers->differs));
+	return good && buffers->span && buffers->distances && buffers->differs;
 }
 
 void diff_buffers_free(struct diff_buffers *buffers)
@@ -33,10 +35,11 @@ void diff_buffers_free(struct diff_buffers *buffers)
 		free(buffers->bytes[side]);
 	}
 	free(buffers->span);
+	free(buffers->distances);
+	free(buffers->differs);
 }
 
-/* Pairs from 'first' on whose rows follow each other in one part. */
-static int64_t run_of_rows(const struct diff_pair *pairs, int side, int64_t first, int64_t count)
+int64_t diff_run_of_rows(const struct diff_pair *pairs, int side, int64_t first, int64_t count)
 {
 	int64_t end = first + 1;
 
@@ -76,7 +79,7 @@ int diff_read_bytes(const struct diff_source *source, const struct diff_pair *pa
 		struct diff_place first = pairs[at].side[side];
 		const struct saved_tensor *tensor = diff_tensor(source, first.part);
 		size_t row_bytes = saved_row_bytes(tensor);
-		int64_t run = run_of_rows(pairs, side, at, count), joined;
+		int64_t run = diff_run_of_rows(pairs, side, at, count), joined;
 		int32_t low = 0, high = 0;
 		joined = run == count - at
 		                 ? 0
