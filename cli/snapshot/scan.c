@@ -8,6 +8,7 @@
 #include "snapshot/scan.h"
 #include "kvcanary.h"
 #include "snapshot/reader.h"
+#include "snapshot/wide.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -96,11 +97,13 @@ static inline __attribute__((always_inline)) bool any_of(const vector *v)
 }
 
 #if defined(__x86_64__)
-static inline __attribute__((always_inline, target("avx2"))) bool any_of_avx2(const vector *v)
+static inline __attribute__((always_inline)) WIDE bool any_of_wide(const vector *v)
 {
 	return !__builtin_ia32_ptestz256((long long __attribute__((vector_size(32)))) * v,
 	        (long long __attribute__((vector_size(32)))) * v);
 }
+#else
+#define any_of_wide any_of
 #endif
 
 /* Flags of one head, without those of stretches. */
@@ -151,14 +154,11 @@ static int64_t look_at_heads_anywhere(const struct lanes *lanes, const unsigned 
 	return look_at_heads(lanes, at, stride, bytes, count, flags, any_of);
 }
 
-#if defined(__x86_64__)
-/* The same code for processors that have registers of 32 bytes. */
-__attribute__((target("avx2"))) static int64_t look_at_heads_avx2(const struct lanes *lanes,
-        const unsigned char *at, size_t stride, size_t bytes, int64_t count, unsigned char *flags)
+static WIDE int64_t look_at_heads_wide(const struct lanes *lanes, const unsigned char *at,
+        size_t stride, size_t bytes, int64_t count, unsigned char *flags)
 {
-	return look_at_heads(lanes, at, stride, bytes, count, flags, any_of_avx2);
+	return look_at_heads(lanes, at, stride, bytes, count, flags, any_of_wide);
 }
-#endif
 
 static int64_t flags_of_heads(const struct lanes *lanes, const unsigned char *at, size_t stride,
         size_t bytes, int64_t count, unsigned char *flags)
@@ -172,11 +172,8 @@ static int64_t flags_of_heads(const struct lanes *lanes, const unsigned char *at
 		}
 		return flagged;
 	}
-#if defined(__x86_64__)
-	if (__builtin_cpu_supports("avx2"))
-		return look_at_heads_avx2(lanes, at, stride, bytes, count, flags);
-#endif
-	return look_at_heads_anywhere(lanes, at, stride, bytes, count, flags);
+	return has_wide() ? look_at_heads_wide(lanes, at, stride, bytes, count, flags)
+	                  : look_at_heads_anywhere(lanes, at, stride, bytes, count, flags);
 }
 
 /* Whether a row may have a stretch of zeros, or anything else to look at more closely: no stretch
@@ -206,21 +203,16 @@ static bool look_for_stretches_anywhere(
 	return look_for_stretches(lanes, at, bytes);
 }
 
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) static bool look_for_stretches_avx2(
+static WIDE bool look_for_stretches_wide(
         const struct lanes *lanes, const unsigned char *at, size_t bytes)
 {
 	return look_for_stretches(lanes, at, bytes);
 }
-#endif
 
 static bool may_have_stretches(const struct lanes *lanes, const unsigned char *at, size_t bytes)
 {
-#if defined(__x86_64__)
-	if (__builtin_cpu_supports("avx2"))
-		return look_for_stretches_avx2(lanes, at, bytes);
-#endif
-	return look_for_stretches_anywhere(lanes, at, bytes);
+	return has_wide() ? look_for_stretches_wide(lanes, at, bytes)
+	                  : look_for_stretches_anywhere(lanes, at, bytes);
 }
 
 /* A row whose heads are not known: stretches are as if they were heads. */

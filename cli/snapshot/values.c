@@ -3,6 +3,7 @@
  * multiplications of the quantised types, which round once or twice as their writers' do.
  */
 #include "snapshot/reader.h"
+#include "snapshot/wide.h"
 
 #include <string.h>
 
@@ -75,46 +76,28 @@ static inline __attribute__((always_inline)) void each_bf16(
 		out[i] = float_from_bits(half_at(bytes + 2 * i) << 16);
 }
 
-#if defined(__x86_64__)
-/* The same for processors with registers of 32 bytes. */
-__attribute__((target("avx2"))) static void each_f16_avx2(
-        const unsigned char *bytes, size_t count, float *out)
+static WIDE void each_f16_wide(const unsigned char *bytes, size_t count, float *out)
 {
 	each_f16(bytes, count, out);
 }
 
-__attribute__((target("avx2"))) static void each_bf16_avx2(
-        const unsigned char *bytes, size_t count, float *out)
+static WIDE void each_bf16_wide(const unsigned char *bytes, size_t count, float *out)
 {
 	each_bf16(bytes, count, out);
 }
 
-static bool has_wide_registers(void)
-{
-	return __builtin_cpu_supports("avx2");
-}
-#else
-#define each_f16_avx2 each_f16
-#define each_bf16_avx2 each_bf16
-
-static bool has_wide_registers(void)
-{
-	return false;
-}
-#endif
-
 static void convert_f16(const unsigned char *bytes, size_t count, float *out)
 {
-	if (has_wide_registers())
-		each_f16_avx2(bytes, count, out);
+	if (has_wide())
+		each_f16_wide(bytes, count, out);
 	else
 		each_f16(bytes, count, out);
 }
 
 static void convert_bf16(const unsigned char *bytes, size_t count, float *out)
 {
-	if (has_wide_registers())
-		each_bf16_avx2(bytes, count, out);
+	if (has_wide())
+		each_bf16_wide(bytes, count, out);
 	else
 		each_bf16(bytes, count, out);
 }

@@ -1,5 +1,6 @@
 /* How far rows are apart. */
 #include "snapshot/diff/diff.h"
+#include "snapshot/wide.h"
 
 #include <float.h>
 #include <math.h>
@@ -125,24 +126,18 @@ static void add_up_lanes_anywhere(
 	add_up_lanes(a, b, count, lanes);
 }
 
-#if defined(__x86_64__)
-/* The same sums with registers of 32 bytes. */
-__attribute__((target("avx2"))) static void add_up_lanes_avx2(
+static WIDE void add_up_lanes_wide(
         const float *a, const float *b, int64_t count, float (*lanes)[LANES])
 {
 	add_up_lanes(a, b, count, lanes);
 }
-#endif
 
 static void add_up_whole(const float *a, const float *b, int64_t count, float (*lanes)[LANES])
 {
-#if defined(__x86_64__)
-	if (__builtin_cpu_supports("avx2")) {
-		add_up_lanes_avx2(a, b, count, lanes);
-		return;
-	}
-#endif
-	add_up_lanes_anywhere(a, b, count, lanes);
+	if (has_wide())
+		add_up_lanes_wide(a, b, count, lanes);
+	else
+		add_up_lanes_anywhere(a, b, count, lanes);
 }
 
 static struct unit_sums add_up(const float *a, const float *b, int64_t count)
