@@ -359,7 +359,7 @@ static bool heads_lie_whole(const struct saved_tensor *tensor)
 	struct unit unit = unit_of(tensor->type, tensor->element_bits);
 	size_t bytes = head_bytes(tensor);
 
-	return !tensor->pages && tensor->type != SAVED_AFFINE &&
+	return bytes > 0 && !tensor->pages && tensor->type != SAVED_AFFINE &&
 	       (plane->element_stride == unit.bytes || tensor->dim == unit.elements) &&
 	       plane->row_stride >= bytes && (plane->head_stride >= bytes || tensor->heads == 1);
 }

@@ -15,7 +15,8 @@
  *
  * A fingerprint of a head is the library's: see scan.h. "fingerprint", U64 [1], is
  * one of the side file itself: of names, dtypes, shapes and contents of all other tensors and of the
- * metadata, so that damage to the side file is not taken for damage to the cache.
+ * metadata, so that damage to the side file is not taken for damage to the cache. It is of what was read
+ * back: what a file system does to the bytes before that is not told apart.
  */
 #ifndef KVCANARY_SNAPSHOT_SIDE_H
 #define KVCANARY_SNAPSHOT_SIDE_H
