@@ -311,7 +311,7 @@ struct rope_angles {
 
 ROPE_INLINE struct rope_angles load_angles(const float *c, const float *s, int64_t spread)
 {
-	struct rope_angles a;
+	struct rope_angles a = { 0 };
 	for (int i = 0; i < 2 * spread; i++) {
 		a.c[i] = load_floats(c + i * ROPE_LANES);
 		a.s[i] = load_floats(s + i * ROPE_LANES);

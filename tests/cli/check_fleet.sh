@@ -24,7 +24,8 @@ kvcanary check caches/tr-hf.safetensors caches/sub --side side; echo "exit $?"
 ln -s nowhere caches/broken.bin; ln -s .. caches/sub/up; mkfifo caches/fifo
 kvcanary check caches 2>&1 | sed "s/: .*snapshot-malformed.*/: (why)/"; rm caches/broken.bin
 kvcanary check caches --jsonl > /dev/full; echo "exit $?"
-kvcanary info $(yes caches/tr-hf.safetensors | head -99) --json > /dev/full; echo "exit $?"
+mapfile -t many < <(yes caches/tr-hf.safetensors | head -99)
+kvcanary info "${many[@]}" --json > /dev/full; echo "exit $?"
 # A log that cannot be read is no empty one; lists and token ids are text to their end.
 kvcanary check caches/tr-hf.safetensors --resume caches; echo "exit $?"
 printf 'caches/tr-hf.safetensors\0caches/st-ok.safetensors\n' | kvcanary check --from-file -; echo "exit $?"
@@ -36,7 +37,7 @@ kvcanary stamp names -o side | LC_ALL=C cat -v; kvcanary check names --side side
 kvcanary check names/a* side | LC_ALL=C cat -v; kvcanary diff names/* | LC_ALL=C grep -a '^  [AB]' | LC_ALL=C cat -v
 # What a file says of its model does not speak to the terminal either.
 for model in 1 2; do
-	printf '\206\0\0\0\0\0\0\0{"__metadata__":{"kvc.model":"\\u001b[31m%d\\nA"},"layers.0.k":{"dtype":"F32","shape":[1,1,1,4],"data_offsets":[0,16]}}' $model > m$model
-	head -c $((142 - $(wc -c < m$model))) /dev/zero | tr '\0' ' ' >> m$model; printf 'abcdefghijklmnop' >> m$model
+	printf '\206\0\0\0\0\0\0\0%-134sabcdefghijklmnop' \
+		'{"__metadata__":{"kvc.model":"\u001b[31m'$model'\nA"},"layers.0.k":{"dtype":"F32","shape":[1,1,1,4],"data_offsets":[0,16]}}' > m$model
 done
 kvcanary diff m1 m2 | LC_ALL=C grep -a identity | LC_ALL=C cat -v
