@@ -63,6 +63,12 @@ enum { CLI_NO_OPTION = -1, CLI_BAD_OPTION = -2 };
  */
 int cli_next_option(const struct cli_manual *manual, int argc, char **argv, const char **value);
 
+/* For commands that take --json and --help only: their options, and all of the loop over them. True to go
+ * on; else *code is what to return, the manual or the error printed. */
+extern const struct cli_option cli_json_options[];
+bool cli_read_json_options(
+        const struct cli_manual *manual, int argc, char **argv, bool *json, int *code);
+
 /* Each in its own file. */
 int cli_check(int argc, char **argv);
 int cli_cpu(int argc, char **argv);

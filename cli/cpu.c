@@ -1,13 +1,6 @@
 /* kvcanary cpu: which kernels there are, which this machine can run, and which do run. */
 #include "cli.h"
-
-#include <jansson.h>
-
-static const struct cli_option own_options[] = {
-	{ 'j', "json", NULL, "print one JSON object" },
-	{ CLI_OPTION_HELP, "help", NULL, "this text" },
-	CLI_OPTIONS_END,
-};
+#include "json_line.h"
 
 static const struct cli_manual manual = {
 	"cpu",
@@ -15,7 +8,7 @@ static const struct cli_manual manual = {
 	"List the CPU variants of this build, which of them this machine can run, which one was\n"
 	"chosen, and which kernel does each operation. All variants store the same bytes.\n"
 	"KVC_CPU=NAME in the environment forces one.",
-	own_options,
+	cli_json_options,
 	NULL,
 	"0, or 2 if KVC_CPU names a variant that this machine cannot run",
 	"KVC_CPU=portable kvcanary cpu",
@@ -35,14 +28,11 @@ static json_t *variant_object(size_t index)
 
 static void print_variants_json(const char *chosen)
 {
-	json_t *variants = json_array(), *object;
+	json_t *variants = json_array();
 
 	for (size_t i = 0; i < kvc_cpu_variant_count(); i++)
 		json_array_append_new(variants, variant_object(i));
-	object = json_pack("{s:s?, s:o}", "chosen", chosen, "variants", variants);
-	json_dumpf(object, stdout, 0);
-	putchar('\n');
-	json_decref(object);
+	cli_write_json(stdout, json_pack("{s:s?, s:o}", "chosen", chosen, "variants", variants), 0);
 }
 
 static void print_variants(void)
@@ -69,21 +59,13 @@ static void print_variants(void)
 
 int cli_cpu(int argc, char **argv)
 {
-	bool json = false;
-	const char *value;
-	int option;
+	bool json;
+	int code;
 	size_t chosen;
 	kvc_status status;
 
-	while ((option = cli_next_option(&manual, argc, argv, &value)) >= 0) {
-		if (option == CLI_OPTION_HELP) {
-			cli_print_manual(&manual);
-			return CLI_GOOD;
-		}
-		json = true;
-	}
-	if (option == CLI_BAD_OPTION)
-		return CLI_CANNOT;
+	if (!cli_read_json_options(&manual, argc, argv, &json, &code))
+		return code;
 	status = kvc_cpu_chosen(&chosen);
 	if (json)
 		print_variants_json(status == KVC_OK ? kvc_cpu_variant_at(chosen).name : NULL);

@@ -1,23 +1,16 @@
 /* kvcanary cuda: what the kernels were built for, the driver, and the devices of this machine. */
 #include "cli.h"
-
-#include <jansson.h>
+#include "json_line.h"
 
 /* No host has more. */
 #define DEVICES_MAX 64
-
-static const struct cli_option own_options[] = {
-	{ 'j', "json", NULL, "print one JSON object" },
-	{ CLI_OPTION_HELP, "help", NULL, "this text" },
-	CLI_OPTIONS_END,
-};
 
 static const struct cli_manual manual = {
 	"cuda",
 	"[OPTION]...",
 	"Say what the CUDA kernels of this build were made for, which driver there is, and which\n"
 	"devices it finds.",
-	own_options,
+	cli_json_options,
 	NULL,
 	"0, or 2 if no device can be used; the reason goes to stderr",
 	"kvcanary cuda --json",
@@ -57,9 +50,7 @@ static void print_devices_json(const struct devices *devices)
 	object = json_pack("{s:s, s:s?, s:o}", "built_for", kvc_cuda_architectures(), "driver",
 	        devices->driver ? driver_text(driver, sizeof(driver), devices->driver) : NULL,
 	        "devices", list);
-	json_dumpf(object, stdout, 0);
-	putchar('\n');
-	json_decref(object);
+	cli_write_json(stdout, object, 0);
 }
 
 static void print_devices(const struct devices *devices)
@@ -84,20 +75,12 @@ static void print_devices(const struct devices *devices)
 int cli_cuda(int argc, char **argv)
 {
 	static struct devices devices;
-	bool json = false;
-	const char *value;
-	int option;
+	bool json;
+	int code;
 	kvc_status status;
 
-	while ((option = cli_next_option(&manual, argc, argv, &value)) >= 0) {
-		if (option == CLI_OPTION_HELP) {
-			cli_print_manual(&manual);
-			return CLI_GOOD;
-		}
-		json = true;
-	}
-	if (option == CLI_BAD_OPTION)
-		return CLI_CANNOT;
+	if (!cli_read_json_options(&manual, argc, argv, &json, &code))
+		return code;
 	status = kvc_cuda_devices(devices.at, DEVICES_MAX, &devices.count, &devices.driver);
 	if (devices.count > DEVICES_MAX)
 		devices.count = DEVICES_MAX;

@@ -113,3 +113,29 @@ int cli_next_option(const struct cli_manual *manual, int argc, char **argv, cons
 	fail_option(manual->name, argv, option);
 	return CLI_BAD_OPTION;
 }
+
+const struct cli_option cli_json_options[] = {
+	{ 'j', "json", NULL, "print one JSON object" },
+	{ CLI_OPTION_HELP, "help", NULL, "this text" },
+	CLI_OPTIONS_END,
+};
+
+bool cli_read_json_options(
+        const struct cli_manual *manual, int argc, char **argv, bool *json, int *code)
+{
+	const char *value;
+	int option;
+
+	*json = false;
+	*code = CLI_GOOD;
+	while ((option = cli_next_option(manual, argc, argv, &value)) >= 0) {
+		if (option == CLI_OPTION_HELP) {
+			cli_print_manual(manual);
+			return false;
+		}
+		*json = true;
+	}
+	if (option == CLI_BAD_OPTION)
+		*code = CLI_CANNOT;
+	return option != CLI_BAD_OPTION;
+}

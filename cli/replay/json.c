@@ -1,7 +1,7 @@
 /* The result as one JSON object, with the fields that scripts rely on. */
 #include "replay/result.h"
 
-#include <jansson.h>
+#include "json_line.h"
 
 static json_t *known_number(int64_t number)
 {
@@ -59,9 +59,5 @@ static json_t *result_object(const struct replay_result *result)
 
 int replay_json_write(FILE *out, const struct replay_result *result)
 {
-	json_t *object = result_object(result);
-	int failed = json_dumpf(object, out, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-
-	json_decref(object);
-	return failed || fputc('\n', out) == EOF ? -1 : 0;
+	return cli_write_json(out, result_object(result), JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }

@@ -2,6 +2,7 @@
  * kvcanary check: one file with all that is found, or many with a line each.
  */
 #include "cli.h"
+#include "json_line.h"
 #include "snapshot/check.h"
 #include "snapshot/finding_text.h"
 #include "snapshot/fleet.h"
@@ -321,11 +322,9 @@ static int check_one(struct session *session)
 	if (!outcome.result.findings && !json) {
 		saved_print_error(&outcome.error, outcome.path, false);
 	} else if (json) {
-		json_t *object =
-		        outcome_object(&outcome, session->jsonl ? LINE_FINDINGS : SIZE_MAX);
-		json_dumpf(object, stdout, session->jsonl ? JSON_COMPACT : JSON_INDENT(2));
-		putchar('\n');
-		json_decref(object);
+		cli_write_json(stdout,
+		        outcome_object(&outcome, session->jsonl ? LINE_FINDINGS : SIZE_MAX),
+		        session->jsonl ? JSON_COMPACT : JSON_INDENT(2));
 	} else {
 		print_report(stdout, session, &outcome);
 	}
@@ -346,10 +345,7 @@ static int check_one_of_many(void *context, const char *path, int threads, FILE 
 		return exit_code;
 	check_file(session, &outcome, path, threads);
 	if (session->jsonl || session->settings.json) {
-		json_t *object = outcome_object(&outcome, LINE_FINDINGS);
-		json_dumpf(object, out, JSON_COMPACT);
-		fputc('\n', out);
-		json_decref(object);
+		cli_write_json(out, outcome_object(&outcome, LINE_FINDINGS), JSON_COMPACT);
 	} else {
 		print_line(out, &outcome);
 	}

@@ -3,6 +3,7 @@
  * beside each of them. The latter can be interrupted and resumed.
  */
 #include "cli.h"
+#include "json_line.h"
 #include "snapshot/fleet.h"
 #include "snapshot/reader.h"
 #include "snapshot/saved_options.h"
@@ -81,9 +82,7 @@ static void say_stamped(const struct session *session, const char *path, const c
 	        (json_int_t)state.bytes, "modified", state.modified);
 	if (error)
 		json_object_set_new(object, "error", saved_error_object(error));
-	json_dumpf(object, out, JSON_COMPACT);
-	fputc('\n', out);
-	json_decref(object);
+	cli_write_json(out, object, JSON_COMPACT);
 }
 
 /* ---- one side file for all ---- */

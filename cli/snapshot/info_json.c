@@ -1,4 +1,5 @@
 /* kvcanary info --json: all that is known of a cache but its rows. */
+#include "json_line.h"
 #include "snapshot/info.h"
 
 #include <string.h>
@@ -157,8 +158,6 @@ bool info_print_json(const struct saved_cache *cache, const struct saved_options
 		json_object_set_new(object, "origin", json_origin(cache));
 	if (!object)
 		return false;
-	json_dumpf(object, stdout, JSON_COMPACT);
-	putchar('\n');
-	json_decref(object);
+	cli_write_json(stdout, object, JSON_COMPACT); /* main() says if that failed */
 	return true;
 }

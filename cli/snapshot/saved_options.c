@@ -1,9 +1,9 @@
 /* The options that the commands on saved caches share. */
 #include "snapshot/saved_options.h"
+#include "json_line.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -239,15 +239,10 @@ json_t *saved_error_object(const struct saved_error *error)
 
 int saved_print_error(const struct saved_error *error, const char *path, bool json)
 {
-	json_t *object = NULL;
-
 	if (json)
-		object = json_pack("{s:o, s:o}", "file", saved_json_text(path), "error",
-		        saved_error_object(error));
-	if (object) {
-		json_dumpf(object, stdout, JSON_COMPACT);
-		putchar('\n');
-	}
-	json_decref(object);
+		cli_write_json(stdout,
+		        json_pack("{s:o, s:o}", "file", saved_json_text(path), "error",
+		                saved_error_object(error)),
+		        JSON_COMPACT);
 	return cli_fail_text(error->message, error->slug);
 }

@@ -1,4 +1,5 @@
 /* The result of a comparison as one JSON object; docs/diff.md describes its fields. */
+#include "json_line.h"
 #include "snapshot/diff/print.h"
 #include "snapshot/finding_text.h"
 #include "snapshot/saved_options.h"
@@ -167,9 +168,5 @@ json_t *diff_object(const struct diff_result *result)
 
 int diff_print_json(FILE *out, const struct diff_result *result)
 {
-	json_t *object = diff_object(result);
-	int failed = json_dumpf(object, out, JSON_INDENT(2) | JSON_REAL_PRECISION(7));
-
-	json_decref(object);
-	return failed || fputc('\n', out) == EOF ? -1 : 0;
+	return cli_write_json(out, diff_object(result), JSON_INDENT(2) | JSON_REAL_PRECISION(7));
 }
