@@ -11,6 +11,8 @@
 
 #include "base/error.h"
 
+#include <string.h>
+
 /* More dimensions than this are refused by kvc__check_bounds(). */
 #define KVC__NDIM_MAX 8
 
@@ -36,7 +38,8 @@ static inline int64_t kvc__dtype_bytes(kvc_dtype dtype)
 
 static inline int kvc__dtype_equal(kvc_dtype a, kvc_dtype b)
 {
-	return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+	_Static_assert(sizeof a == 4, "it has no padding, so one comparison will do");
+	return memcmp(&a, &b, sizeof a) == 0;
 }
 
 /* Is 'dtype' one of the 'count' in 'list'? */

@@ -43,11 +43,6 @@ static int within(int64_t value, int64_t least, int64_t most)
 	return value >= least && value <= most;
 }
 
-static int same_type(kvc_dtype a, kvc_dtype b)
-{
-	return memcmp(&a, &b, sizeof a) == 0; /* one comparison: it has no padding */
-}
-
 static int is_on_host(const kvc_tensor *tensor)
 {
 	return tensor->device.device_type == KVC_DEVICE_CPU && tensor->data;
@@ -69,7 +64,7 @@ static int take_plain_rows(struct places *places, int place, const kvc_tensor *t
 	int64_t row = form->heads * form->dim;
 	int64_t head = form->dim;
 	if (!tensor || tensor->ndim != 3 || !tensor->shape || !is_on_host(tensor) ||
-	        !same_type(tensor->dtype, form->dtype) || tensor->shape[0] != form->rows ||
+	        !kvc__dtype_equal(tensor->dtype, form->dtype) || tensor->shape[0] != form->rows ||
 	        tensor->shape[1] != form->heads || tensor->shape[2] != form->dim)
 		return 0;
 	if (tensor->strides) {
@@ -104,11 +99,12 @@ static int take_indices(struct places *places, int place, const kvc_tensor *tens
 {
 	if (!tensor || tensor->ndim != 1 || !tensor->shape || !is_on_host(tensor))
 		return 0;
-	int is_64 = same_type(tensor->dtype, KVC_INT64);
+	int is_64 = kvc__dtype_equal(tensor->dtype, KVC_INT64);
 	int64_t length = tensor->shape[0];
 	int64_t stride = tensor->strides ? tensor->strides[0] : 1;
-	if ((!is_64 && !same_type(tensor->dtype, KVC_INT32)) || !within(length, count, ROWS_MAX) ||
-	        (exactly && length != count) || !within(stride, 0, STRIDE_MAX))
+	if ((!is_64 && !kvc__dtype_equal(tensor->dtype, KVC_INT32)) ||
+	        !within(length, count, ROWS_MAX) || (exactly && length != count) ||
+	        !within(stride, 0, STRIDE_MAX))
 		return 0;
 	int64_t width = is_64 ? 8 : 4;
 	indices->data = kvc__tensor_data(tensor);
@@ -128,8 +124,8 @@ static int take_element(kvc_dtype dtype, enum kvc__element *out)
 	*out = dtype.code == KVC_CODE_BFLOAT ? KVC__ELEMENT_BF16
 	       : dtype.bits == 16            ? KVC__ELEMENT_F16
 	                                     : KVC__ELEMENT_F32;
-	return same_type(dtype, KVC_BFLOAT16) || same_type(dtype, KVC_FLOAT16) ||
-	       same_type(dtype, KVC_FLOAT32);
+	return kvc__dtype_equal(dtype, KVC_BFLOAT16) || kvc__dtype_equal(dtype, KVC_FLOAT16) ||
+	       kvc__dtype_equal(dtype, KVC_FLOAT32);
 }
 
 static int take_pool_element(
@@ -137,11 +133,12 @@ static int take_pool_element(
 {
 	kvc_dtype pool = args->k_pool->dtype;
 	job->pool_element = job->element;
-	if (same_type(pool, dtype))
+	if (kvc__dtype_equal(pool, dtype))
 		return args->k_scale == 1.0f && (!args->v || args->v_scale == 1.0f);
 	job->pool_element =
-	        same_type(pool, KVC_FLOAT8_E4M3FN) ? KVC__ELEMENT_E4M3 : KVC__ELEMENT_E5M2;
-	return (same_type(pool, KVC_FLOAT8_E4M3FN) || same_type(pool, KVC_FLOAT8_E5M2)) &&
+	        kvc__dtype_equal(pool, KVC_FLOAT8_E4M3FN) ? KVC__ELEMENT_E4M3 : KVC__ELEMENT_E5M2;
+	return (kvc__dtype_equal(pool, KVC_FLOAT8_E4M3FN) ||
+	               kvc__dtype_equal(pool, KVC_FLOAT8_E5M2)) &&
 	       args->k_scale > 0.0f && args->k_scale <= FLT_MAX &&
 	       (!args->v || (args->v_scale > 0.0f && args->v_scale <= FLT_MAX));
 }
