@@ -101,6 +101,25 @@ static int take_reference(struct bench_settings *settings)
 	               : bad_value("reference", optarg);
 }
 
+/* An operation must begin with it: what matches none would be an empty table. */
+static int take_op(struct bench_settings *settings)
+{
+	static const char *const ops[] = { "rope_pool_fused", "rope_pool_fused+stamp",
+		"rope_pool_fused in place", "rope_pool_fused fp8", "scatter", "plan", "write",
+		"verify", "scan_finite" };
+	const size_t count = sizeof ops / sizeof ops[0];
+
+	for (size_t i = 0; i < count; i++)
+		if (strncmp(ops[i], optarg, strlen(optarg)) == 0) {
+			settings->op = optarg;
+			return 1;
+		}
+	fprintf(stderr, "kvcanary-bench: no operation begins with '%s'; there are: ", optarg);
+	for (size_t i = 0; i < count; i++)
+		fprintf(stderr, "%s%s", ops[i], i + 1 < count ? ", " : "\n");
+	return 0;
+}
+
 static int take_option(struct command *command, int option)
 {
 	struct bench_settings *settings = &command->settings;
@@ -114,8 +133,7 @@ static int take_option(struct command *command, int option)
 		settings->effort = BENCH_TINY;
 		return 1;
 	case OPTION_OP:
-		settings->op = optarg;
-		return 1;
+		return take_op(settings);
 	case OPTION_VARIANT:
 		settings->variant = optarg;
 		return 1;

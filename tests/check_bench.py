@@ -65,9 +65,13 @@ def check_words(program):
     expect(done.stdout.startswith("machine ") and "ceilings, GB/s" in done.stdout,
            f"the table does not begin with the machine: {done.stdout[:200]}{done.stderr}")
     for arguments in (["--nonsense"], ["--threads", "0"], ["--variant", "abacus"], ["stray"],
-                      ["--reference", "8"], ["--seconds", "soon"]):
+                      ["--reference", "8"], ["--seconds", "soon"], ["--op", "abacus"],
+                      ["--op", "verify,scatter"]):
         done = run(program, *arguments)
         expect(done.returncode == 2 and done.stderr, f"{arguments} is taken: {done.returncode}")
+    done = run(program, "--op", "abacus")
+    expect("'abacus'" in done.stderr and all(op in done.stderr for op in OPERATIONS),
+           f"a wrong --op does not name the operations: {done.stderr}")
 
 
 def check_report(text):
