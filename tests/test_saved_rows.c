@@ -141,6 +141,7 @@ static int compare_scanned(void *context, const struct scan_rows *rows, struct s
 	assert_int_equal(rows->first, scanned->next);
 	for (int64_t i = 0; i < rows->count * tensor->heads; i++) {
 		const unsigned char *head = packed + (size_t)(i % tensor->heads) * head_bytes;
+		int64_t at = scan_at(rows, i / tensor->heads, i % tensor->heads);
 		unsigned flags;
 		if (i % tensor->heads == 0)
 			assert_int_equal(saved_read_bytes(tensor, rows->first + i / tensor->heads,
@@ -149,10 +150,10 @@ static int compare_scanned(void *context, const struct scan_rows *rows, struct s
 		flags = scan_flags(tensor, head, head_bytes);
 		if (tensor->heads > 1) /* stretches are for rows whose heads are not known */
 			flags &= ~(unsigned)SCAN_ZERO_STRETCH;
-		assert_int_equal(rows->fingerprints[i], fingerprint_of(head, head_bytes));
+		assert_int_equal(rows->fingerprints[at], fingerprint_of(head, head_bytes));
 		assert_int_equal(
-		        rows->flags[i] & ~(tensor->heads > 1 ? SCAN_ZERO_STRETCH : 0), flags);
-		flagged = flagged || rows->flags[i];
+		        rows->flags[at] & ~(tensor->heads > 1 ? SCAN_ZERO_STRETCH : 0), flags);
+		flagged = flagged || rows->flags[at];
 	}
 	assert_int_equal(rows->flagged, flagged);
 	scanned->next += rows->count;

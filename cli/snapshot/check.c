@@ -160,20 +160,20 @@ static void say_stretch(struct pass *pass, int64_t row)
 static void say_flags(struct pass *pass, const struct scan_rows *rows, int64_t i)
 {
 	int64_t heads = pass->tensor->heads, row = rows->first + i, zero = 0;
-	const unsigned char *flags = rows->flags + i * heads;
 
 	for (int64_t head = 0; head < heads; head++) {
-		zero += (flags[head] & SCAN_ZERO) != 0;
-		if (flags[head] & SCAN_NONFINITE)
+		unsigned flags = rows->flags[scan_at(rows, i, head)];
+		zero += (flags & SCAN_ZERO) != 0;
+		if (flags & SCAN_NONFINITE)
 			say_flagged(pass, SCAN_NONFINITE, row, head, "");
 	}
-	if (heads == 1 && zero == 0 && flags[0] & SCAN_ZERO_STRETCH)
+	if (heads == 1 && zero == 0 && rows->flags[scan_at(rows, i, 0)] & SCAN_ZERO_STRETCH)
 		say_stretch(pass, row);
 	if (zero == heads)
 		say_flagged(pass, SCAN_ZERO, row, -1, "every value is 0");
 	else
 		for (int64_t head = 0; zero > 0 && head < heads; head++)
-			if (flags[head] & SCAN_ZERO)
+			if (rows->flags[scan_at(rows, i, head)] & SCAN_ZERO)
 				say_flagged(pass, SCAN_ZERO, row, head,
 				        "every value of this head is 0");
 }
@@ -186,17 +186,33 @@ static bool keeps_heads(int64_t rows, int64_t heads)
 }
 
 /* One number for a row out of those of its heads; 0 if it is all zero. */
-static uint64_t row_print(const uint64_t *heads, const unsigned char *flags, int64_t count)
+static uint64_t row_print(const struct scan_rows *rows, int64_t i, int64_t heads)
 {
 	uint64_t print = 0;
-	unsigned zero = SCAN_ZERO;
+	unsigned zero = rows->flagged ? SCAN_ZERO : 0;
 
-	for (int64_t i = 0; i < count; i++) {
-		print = (print ^ heads[i]) * UINT64_C(0x9E3779B97F4A7C15);
+	for (int64_t head = 0; head < heads; head++) {
+		print ^= rows->fingerprints[scan_at(rows, i, head)];
+		print *= UINT64_C(0x9E3779B97F4A7C15);
 		print ^= print >> 29;
-		zero &= flags[i];
 	}
+	for (int64_t head = 0; zero && head < heads; head++)
+		zero &= rows->flags[scan_at(rows, i, head)];
 	return zero ? 0 : print | 1;
+}
+
+static void keep_prints_of_head(uint64_t *kept, const struct scan_rows *rows, int64_t head)
+{
+	const uint64_t *prints = rows->fingerprints + scan_at(rows, 0, head);
+
+	if (rows->row_stride == 1)
+		memcpy(kept, prints, (size_t)rows->count * sizeof(*kept));
+	else
+		for (int64_t i = 0; i < rows->count; i++)
+			kept[i] = prints[i * rows->row_stride];
+	for (int64_t i = 0; rows->flagged && i < rows->count; i++)
+		if (rows->flags[scan_at(rows, i, head)] & SCAN_ZERO)
+			kept[i] = 0;
 }
 
 static void keep_prints(const struct pass *pass, const struct scan_rows *rows)
@@ -204,16 +220,10 @@ static void keep_prints(const struct pass *pass, const struct scan_rows *rows)
 	int64_t heads = pass->tensor->heads;
 
 	for (int64_t i = 0; i < rows->count; i++)
-		pass->slot->rows[rows->first + i] =
-		        row_print(rows->fingerprints + i * heads, rows->flags + i * heads, heads);
-	for (int64_t head = 0; pass->slot->heads_kept && head < heads; head++) {
-		uint64_t *kept = pass->slot->heads + head * pass->part->row_count + rows->first;
-		for (int64_t i = 0; i < rows->count; i++)
-			kept[i] = rows->fingerprints[i * heads + head];
-		for (int64_t i = 0; rows->flagged && i < rows->count; i++)
-			if (rows->flags[i * heads + head] & SCAN_ZERO)
-				kept[i] = 0;
-	}
+		pass->slot->rows[rows->first + i] = row_print(rows, i, heads);
+	for (int64_t head = 0; pass->slot->heads_kept && head < heads; head++)
+		keep_prints_of_head(
+		        pass->slot->heads + head * pass->part->row_count + rows->first, rows, head);
 }
 
 static int look_at_found(void *context, const struct scan_rows *rows, struct saved_error *error)
@@ -224,7 +234,7 @@ static int look_at_found(void *context, const struct scan_rows *rows, struct sav
 	for (int64_t i = 0; rows->flagged && i < rows->count; i++) {
 		unsigned any = 0;
 		for (int64_t head = 0; head < heads; head++)
-			any |= rows->flags[i * heads + head];
+			any |= rows->flags[scan_at(rows, i, head)];
 		if (any & (SCAN_ZERO | SCAN_NONFINITE) || (heads == 1 && any))
 			say_flags(pass, rows, i);
 	}

@@ -98,30 +98,35 @@ static void say_changed(struct changes *changes, int64_t row, int64_t head)
 }
 
 /* A row that is all zero or not finite is in the report already. */
+static bool is_said(unsigned char flags)
+{
+	return (flags & (SCAN_ZERO | SCAN_NONFINITE)) != 0;
+}
+
 static void compare_row(struct changes *changes, const struct scan_rows *rows, int64_t i)
 {
 	int64_t heads = changed_heads(changes), count = 0, said = 0;
-	const uint64_t *now = rows->fingerprints + i * heads;
 	const uint64_t *then = changes->stamped + i * heads;
-	const unsigned char *flags = rows->flags + i * heads;
 
-	if (memcmp(now, then, (size_t)heads * sizeof(*now)) == 0)
-		return;
 	for (int64_t head = 0; head < heads; head++) {
-		if (now[head] == then[head])
+		int64_t at = scan_at(rows, i, head);
+		uint64_t now = rows->fingerprints[at];
+		if (now == then[head])
 			continue;
 		count++;
-		said += (flags[head] & (SCAN_ZERO | SCAN_NONFINITE)) != 0;
-		keep_head(changes, &(struct changed_head){ rows->first + i, head, now[head], -1 });
+		said += is_said(rows->flags[at]);
+		keep_head(changes, &(struct changed_head){ rows->first + i, head, now, -1 });
 	}
 	changes->rows_changed += count > 0;
 	if (count == heads && said == 0) {
 		say_changed(changes, rows->first + i, -1);
 		return;
 	}
-	for (int64_t head = 0; count > said && head < heads; head++)
-		if (now[head] != then[head] && !(flags[head] & (SCAN_ZERO | SCAN_NONFINITE)))
+	for (int64_t head = 0; count > said && head < heads; head++) {
+		int64_t at = scan_at(rows, i, head);
+		if (rows->fingerprints[at] != then[head] && !is_said(rows->flags[at]))
 			say_changed(changes, rows->first + i, head);
+	}
 }
 
 int changes_add(struct changes *changes, const struct scan_rows *rows, struct saved_error *error)

@@ -72,17 +72,20 @@ static int64_t list_suspects(const struct comparison *comparison)
 	const int64_t rows = comparison->repeats->part->row_count;
 	const uint64_t *prints = comparison->prints;
 	const size_t words = table_size((size_t)rows) / 8, mask = words * 64 - 1;
-	uint64_t *once = (void *)comparison->memory->table, *twice = once + words, hits = 0;
+	uint64_t *once = (void *)comparison->memory->table, *twice = once + words;
 	int64_t count = 0;
+	bool hits = false;
 
 	memset(once, 0, 2 * words * sizeof(*once));
 	for (int64_t row = 0; row < rows; row++) {
 		size_t at = prints[row] >> 32 & mask;
 		uint64_t bit = (uint64_t)(prints[row] != 0) << (at & 63);
-		uint64_t hit = once[at / 64] & bit;
-		once[at / 64] |= bit;
-		twice[at / 64] |= hit;
-		hits |= hit;
+		uint64_t seen = once[at / 64];
+		once[at / 64] = seen | bit;
+		if (seen & bit) {
+			twice[at / 64] |= bit;
+			hits = true;
+		}
 	}
 	for (int64_t row = 0; hits && row < rows; row++) {
 		size_t at = prints[row] >> 32 & mask;

@@ -15,6 +15,8 @@
 
 /* What stays in the second level of cache beside its fingerprints. */
 #define PIECE_BYTES ((size_t)128 << 10)
+/* Of buffers: lines of cache, so that rows and copies to them do not straddle those for no reason. */
+#define ALIGNMENT ((size_t)64)
 /* Where channels lie apart (V transposed), so that a read of one is long enough. */
 #define PIECE_BYTES_TRANSPOSED ((size_t)4 << 20)
 #define PIECE_HEADS ((int64_t)1 << 16)  /* fingerprints at a time, unless a row has more */
@@ -398,7 +400,8 @@ static int memory_reserve(struct scan_memory *memory, size_t bytes, size_t heads
 	}
 	if (memory->bytes_capacity < bytes) {
 		free(memory->bytes);
-		memory->bytes = malloc(bytes);
+		memory->bytes =
+		        aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
 		memory->bytes_capacity = memory->bytes ? bytes : 0;
 	}
 	if (memory->heads_capacity < heads) {
@@ -506,38 +509,32 @@ static int look_at_rows(struct pass_over *pass, const struct saved_view *view)
 	return 0;
 }
 
-/* One head of the rows. Its results are found behind the others' place, then put among them. */
+/* One head of the rows. */
 static int look_at_one_head(struct pass_over *pass, const struct saved_view *view, int64_t head)
 {
-	int64_t heads = pass->tensor->heads, rows = pass->rows.count;
+	int64_t rows = pass->rows.count;
 	struct run run = { view->bytes, view->row_stride, pass->head_bytes, rows };
-	size_t aside = (size_t)(rows * heads);
-	uint64_t *fingerprints = pass->memory->fingerprints;
-	unsigned char *flags = pass->memory->flags;
 
-	if (look_at_run(pass, &run, aside) != 0)
-		return -1;
-	for (int64_t row = 0; row < rows; row++) {
-		fingerprints[row * heads + head] = fingerprints[aside + (size_t)row];
-		flags[row * heads + head] = flags[aside + (size_t)row];
-	}
-	return 0;
+	return look_at_run(pass, &run, (size_t)(head * rows));
 }
 
 static int look_at_piece(struct pass_over *pass, struct saved_error *error)
 {
 	struct saved_reach reach = pass->reach;
+	bool whole_rows = reach.heads == pass->tensor->heads;
 	int failed = 0;
 
 	reach.rows = pass->rows.count;
 	pass->rows.flagged = false;
+	pass->rows.row_stride = whole_rows ? reach.heads : 1;
+	pass->rows.head_stride = whole_rows ? 1 : reach.rows;
 	for (int64_t head = 0; head < pass->tensor->heads && !failed; head += reach.heads) {
 		struct saved_view view;
 		if (saved_view_read(&view, pass->tensor, pass->rows.first, head, reach,
 		            pass->memory->bytes, error) != 0)
 			return -1;
-		failed = reach.heads == pass->tensor->heads ? look_at_rows(pass, &view)
-		                                            : look_at_one_head(pass, &view, head);
+		failed = whole_rows ? look_at_rows(pass, &view)
+		                    : look_at_one_head(pass, &view, head);
 	}
 	return failed ? saved_fail(error, "snapshot-row-too-large", "row_too_large",
 	                        path_of(pass->tensor), "row", -1, "%s", kvc_last_error()->message)
@@ -563,9 +560,8 @@ static int pass_begin(struct pass_over *pass, struct saved_error *error)
 	pass->reach = saved_view_reach(tensor, &bytes);
 	most = most < 1 ? 1 : most;
 	pass->reach.rows = pass->reach.rows < most ? pass->reach.rows : most;
-	/* One more head than there are: see look_at_one_head(). */
-	if (memory_reserve(pass->memory, bytes,
-	            (size_t)pass->reach.rows * (size_t)(tensor->heads + 1)) != 0)
+	if (memory_reserve(pass->memory, bytes, (size_t)pass->reach.rows * (size_t)tensor->heads) !=
+	        0)
 		return saved_fail_memory(error, path_of(tensor));
 	pass->rows.fingerprints = pass->memory->fingerprints;
 	pass->rows.flags = pass->memory->flags;

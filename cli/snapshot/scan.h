@@ -22,14 +22,22 @@ enum {
 };
 #define SCAN_STRETCH 32 /* elements: a head of the usual sizes is some of them */
 
-/* Rows first .. first + count - 1 of a tensor. */
+/* Rows first .. first + count - 1 of a tensor. What is known of head h of the i-th of them stands at
+ * scan_at(rows, i, h) of both arrays: rows by rows or heads by heads, as they lie in the file. */
 struct scan_rows {
 	int64_t first;
 	int64_t count;
-	const uint64_t *fingerprints; /* [count][heads] */
-	const unsigned char *flags;   /* [count][heads]: SCAN_* */
-	bool flagged;                 /* any of them is not 0 */
+	int64_t row_stride;
+	int64_t head_stride;
+	const uint64_t *fingerprints;
+	const unsigned char *flags; /* SCAN_* */
+	bool flagged;               /* any of them is not 0 */
 };
+
+static inline int64_t scan_at(const struct scan_rows *rows, int64_t i, int64_t head)
+{
+	return i * rows->row_stride + head * rows->head_stride;
+}
 
 /* Memory of one thread; reused from tensor to tensor. Start from {0}. */
 struct scan_memory {

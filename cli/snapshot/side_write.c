@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #define PIECE_BYTES ((size_t)128 << 10)
+#define PACKED_ROWS 8 /* of 64-bit numbers: a line of cache */
 
 /* One tensor of the side file. */
 struct declared {
@@ -246,16 +247,36 @@ static int write_cells(struct stamping *stamping, struct declared **tensor,
 struct stamped_rows {
 	struct stamping *stamping;
 	const struct declared *tensor;
+	uint64_t *packed; /* NULL, or [count][heads] of the first rows: the others are no more */
 };
+
+/* Rows by rows out of heads by heads: a few rows at a time, so that their lines stay in cache. */
+static void pack_rows(uint64_t *out, const struct scan_rows *rows, int64_t heads)
+{
+	for (int64_t first = 0; first < rows->count; first += PACKED_ROWS) {
+		int64_t end = rows->count - first < PACKED_ROWS ? rows->count : first + PACKED_ROWS;
+		for (int64_t head = 0; head < heads; head++)
+			for (int64_t i = first; i < end; i++)
+				out[i * heads + head] = rows->fingerprints[scan_at(rows, i, head)];
+	}
+}
 
 static int write_rows(void *context, const struct scan_rows *rows, struct saved_error *error)
 {
 	struct stamped_rows *to = context;
 	uint64_t heads = to->tensor->shape[1];
+	size_t bytes = (size_t)rows->count * (size_t)heads * sizeof(uint64_t);
+	const uint64_t *packed = rows->fingerprints;
 
+	if (rows->head_stride != 1) {
+		to->packed = to->packed ? to->packed : malloc(bytes);
+		if (!to->packed)
+			return saved_fail_memory(error, to->tensor->name);
+		pack_rows(to->packed, rows, (int64_t)heads);
+		packed = to->packed;
+	}
 	return safetensors_writer_write(to->stamping->writer, to->tensor->number,
-	        (uint64_t)rows->first * heads * sizeof(uint64_t), rows->fingerprints,
-	        (size_t)rows->count * (size_t)heads * sizeof(uint64_t), error);
+	        (uint64_t)rows->first * heads * sizeof(uint64_t), packed, bytes, error);
 }
 
 /* Only the first error is kept. */
@@ -294,14 +315,16 @@ static bool stamp_block(void *context, int64_t number, int slot, int64_t block, 
 	int64_t rows = stamped_row_count(stamping, number),
 	        blocks = count_stamp_blocks(context, number);
 	struct stamped_rows to = { stamping,
-		&stamping->tensors[stamping->first_item + (size_t)number] };
+		&stamping->tensors[stamping->first_item + (size_t)number], NULL };
 	struct saved_error error;
+	int failed;
 
 	(void)slot;
-	return scan_tensor(tensor_of(stamping, number), scan_block_first(rows, blocks, block),
-	               scan_block_first(rows, blocks, block + 1), &stamping->memory[thread],
-	               write_rows, &to, &error) == 0 ||
-	       stamp_failed(stamping, &error);
+	failed = scan_tensor(tensor_of(stamping, number), scan_block_first(rows, blocks, block),
+	        scan_block_first(rows, blocks, block + 1), &stamping->memory[thread], write_rows,
+	        &to, &error);
+	free(to.packed);
+	return !failed || stamp_failed(stamping, &error);
 }
 
 /* The print of a tensor of the side file out of what was written: blocks come in any order. */
@@ -337,7 +360,6 @@ static bool end_stamp(void *context, int64_t number, int slot, int thread)
 	                         : saved_fail_memory(&error, stamping->cache->path);
 	side_stream_free(stream);
 	free(piece);
-	safetensors_writer_start_sync(stamping->writer, tensor->number);
 	return !failed || stamp_failed(stamping, &error);
 }
 

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 
 #define DATA_ALIGNMENT 64
 #define DESCRIPTORS "/proc/self/fd"
+#define SYNC_BYTES ((uint64_t)1 << 20) /* worth a wait for the disk */
 
 struct declared {
 	uint64_t bytes;
@@ -22,6 +23,18 @@ struct declared {
 	enum safetensors_dtype dtype;
 	json_t *entry;
 	char *name;
+};
+
+/* A thread that brings to the disk what has been written, while more is written: so that finishing has
+ * little to wait for. Small files need none. */
+struct syncer {
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool runs;
+	bool ends;
+	uint64_t unsynced;
+	int error; /* errno: a disk that failed says so only once */
 };
 
 struct safetensors_writer {
@@ -33,8 +46,62 @@ struct safetensors_writer {
 	size_t count, capacity;
 	const char *problem; /* what a declaration could not say; NULL: none */
 	uint64_t data_bytes;
-	_Atomic uint64_t written_bytes;
+	uint64_t written_bytes;
+	struct syncer syncer;
 };
+
+/* ---- the disk ---- */
+
+static void *sync_written(void *context)
+{
+	struct safetensors_writer *writer = context;
+	struct syncer *syncer = &writer->syncer;
+
+	pthread_mutex_lock(&syncer->lock);
+	while (!syncer->ends) {
+		if (syncer->unsynced < SYNC_BYTES) {
+			pthread_cond_wait(&syncer->changed, &syncer->lock);
+			continue;
+		}
+		syncer->unsynced = 0;
+		pthread_mutex_unlock(&syncer->lock);
+		int error = fdatasync(writer->descriptor) ? errno : 0;
+		pthread_mutex_lock(&syncer->lock);
+		if (error) {
+			syncer->error = error;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&syncer->lock);
+	return NULL;
+}
+
+static void count_written(struct safetensors_writer *writer, size_t bytes)
+{
+	struct syncer *syncer = &writer->syncer;
+
+	pthread_mutex_lock(&syncer->lock);
+	writer->written_bytes += bytes;
+	syncer->unsynced += bytes;
+	if (syncer->unsynced >= SYNC_BYTES && !syncer->runs)
+		syncer->runs = pthread_create(&syncer->thread, NULL, sync_written, writer) == 0;
+	if (syncer->unsynced >= SYNC_BYTES)
+		pthread_cond_signal(&syncer->changed);
+	pthread_mutex_unlock(&syncer->lock);
+}
+
+/* Its error, if it had one. */
+static int end_syncer(struct syncer *syncer)
+{
+	pthread_mutex_lock(&syncer->lock);
+	syncer->ends = true;
+	pthread_cond_signal(&syncer->changed);
+	pthread_mutex_unlock(&syncer->lock);
+	if (syncer->runs)
+		pthread_join(syncer->thread, NULL);
+	syncer->runs = false;
+	return syncer->error;
+}
 
 /* ---- failing ---- */
 
@@ -52,6 +119,8 @@ static void free_writer(struct safetensors_writer *writer)
 		free(writer->tensors[i].name);
 	}
 	json_decref(writer->metadata);
+	pthread_cond_destroy(&writer->syncer.changed);
+	pthread_mutex_destroy(&writer->syncer.lock);
 	free(writer->tensors);
 	free(writer->temporary);
 	free(writer->path);
@@ -62,6 +131,7 @@ void safetensors_writer_abandon(struct safetensors_writer *writer)
 {
 	if (!writer)
 		return;
+	end_syncer(&writer->syncer);
 	if (writer->descriptor >= 0)
 		close(writer->descriptor);
 	if (writer->temporary)
@@ -140,6 +210,8 @@ int safetensors_writer_new(
 	if (!writer)
 		return saved_fail_memory(error, path);
 	writer->descriptor = -1;
+	pthread_mutex_init(&writer->syncer.lock, NULL);
+	pthread_cond_init(&writer->syncer.changed, NULL);
 	writer->metadata = json_object();
 	writer->path = resolve(path, &reason);
 	if (!writer->path || !writer->metadata) {
@@ -338,7 +410,7 @@ int safetensors_writer_write(struct safetensors_writer *writer, size_t tensor, u
 		return fail_written(writer, error, "data past the end of a tensor");
 	if (write_at(writer->descriptor, declared->offset + offset, data, bytes))
 		return fail_written(writer, error, strerror(errno));
-	atomic_fetch_add(&writer->written_bytes, bytes);
+	count_written(writer, bytes);
 	return 0;
 }
 
@@ -360,14 +432,6 @@ int safetensors_writer_read(struct safetensors_writer *writer, size_t tensor, ui
 	return 0;
 }
 
-void safetensors_writer_start_sync(const struct safetensors_writer *writer, size_t tensor)
-{
-	const struct declared *declared = &writer->tensors[tensor];
-
-	sync_file_range(writer->descriptor, (off_t)declared->offset, (off_t)declared->bytes,
-	        SYNC_FILE_RANGE_WRITE);
-}
-
 /* So that the new name outlives a power cut. Not every file system can; that is no failure. */
 static void sync_directory(const char *path)
 {
@@ -386,11 +450,13 @@ static void sync_directory(const char *path)
 
 int safetensors_writer_finish(struct safetensors_writer *writer, struct saved_error *error)
 {
-	int descriptor = writer->descriptor;
+	int descriptor = writer->descriptor, disk_error = end_syncer(&writer->syncer);
 	const char *reason = NULL;
 
-	if (atomic_load(&writer->written_bytes) != writer->data_bytes)
+	if (writer->written_bytes != writer->data_bytes)
 		reason = "not all of its data was given";
+	else if (disk_error)
+		reason = strerror(disk_error);
 	else if (fsync(descriptor))
 		reason = strerror(errno);
 	if (!reason && !writer->temporary && name_temporary(writer))

@@ -46,9 +46,6 @@ int safetensors_writer_write(struct safetensors_writer *writer, size_t tensor, u
 int safetensors_writer_read(struct safetensors_writer *writer, size_t tensor, uint64_t offset,
         void *out, size_t bytes, struct saved_error *error);
 
-/* Starts to bring the tensor to the disk, so that finishing has less to wait for. Any thread. */
-void safetensors_writer_start_sync(const struct safetensors_writer *writer, size_t tensor);
-
 /* All bytes must have been written. The file appears under its name, and the writer is gone, also
  * when this fails. */
 int safetensors_writer_finish(struct safetensors_writer *writer, struct saved_error *error);

@@ -176,7 +176,7 @@ static inline void KVC__NAME(ask_row)(const uint8_t *row, size_t count)
  * the first access to a page waits for its address to be translated, and while it does, all that are
  * asked for after it wait with it.
  */
-void KVC__NAME(xxh3_rows)(
+__attribute__((flatten)) void KVC__NAME(xxh3_rows)(
         uint64_t *out, const uint8_t *const *rows, int64_t count, int64_t row_bytes)
 {
 	size_t bytes = (size_t)row_bytes;
