@@ -1,8 +1,9 @@
 """The operations over tensors as plain functions of positional arguments, through ctypes.
 
 Structs (rope, group, plan, ring, requests, stamp, report) come as addresses, 0 = none; tensors as
-arrays of any framework. kvcanary's tvm-ffi entry points (src/ffi/tvm_ffi.c) take the same
-arguments in the same order; :mod:`kvcanary._fast` calls those where it can.
+arrays of any framework, q_out and k_out also as True, meaning in place. The library's entry points
+(src/ffi/tvm_ffi.c) take the same arguments in the same order; :mod:`kvcanary._fast` calls those
+where it can.
 
 Every function fails by raising, in the catalogue's words, with nothing written.
 """
@@ -12,7 +13,7 @@ from typing import Any
 
 from . import _abi
 from ._lib import C
-from ._tensor import Array, View, view
+from ._tensor import Array, View, stream_of, view
 from .errors import check
 
 
@@ -41,8 +42,10 @@ def rope_pool_fused(
     rope: int, head_dim: int, num_qo_heads: int, num_kv_heads: int, n_valid: int,
     rotary_offset: int, q_rotary_offset: int, reserved_slot: int,
     check_duplicates: int, check_finite: int, k_scale: float, v_scale: float,
-    scratch: Array | None, stamp: int, report: int, stream: int,
+    scratch: Array | None, stamp: int, report: int, stream: int | None,
 ) -> None:  # fmt: skip
+    q_out, k_out = q if q_out is True else q_out, k if k_out is True else k_out
+    stream = stream_of(q, stream)
     t = _Tensors(stream)
     arguments = _abi.kvc_rope_pool_args(
         q=t(q, "q", q_out is q), k=t(k, "k", k_out is k), v=t(v, "v"),

@@ -1,4 +1,4 @@
-"""Which way a call takes: tvm-ffi where it is installed and the arrays are torch's, else ctypes."""
+"""Which way a call takes: for torch's tensors a built-in function or tvm-ffi, else ctypes."""
 
 import importlib.util
 import os
@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _calls
-from ._lib import TVM_FFI_READY, library_path
+from ._builtin import builtins
+from ._lib import TVM_FFI_READY, C, library_path
 from ._tensor import device_of
 
 __all__ = ["call", "quick"]
@@ -31,7 +32,7 @@ _NAMES = (
 
 
 class _Quick:
-    """tvm-ffi's side of the library, loaded at the first torch tensor."""
+    """The library's entry points, found at the first torch tensor."""
 
     __slots__ = ("functions", "rope_pool_fused", "tensor_type")
 
@@ -44,18 +45,32 @@ class _Quick:
 
     def load(self) -> None:
         self.tensor_type = sys.modules["torch"].Tensor
-        if not TVM_FFI_READY or not self._cheap():
+        if os.environ.get("KVCANARY_BINDING") == "ctypes":
             return
+        self.functions = self._built_in() or self._over_tvm_ffi()
+        self.rope_pool_fused = self.functions.get("rope_pool_fused")
+
+    def _built_in(self) -> dict[str, Callable[..., Any]]:
+        if os.environ.get("KVCANARY_BINDING") == "tvm-ffi":
+            return {}
+        try:
+            entries = {name: getattr(C, f"__tvm_ffi_{name}") for name in _NAMES}
+            return builtins(self.tensor_type, entries)
+        except AttributeError:  # a build without entry points, another interpreter, an older torch
+            return {}
+
+    def _over_tvm_ffi(self) -> dict[str, Callable[..., Any]]:
+        if not TVM_FFI_READY or not self._cheap():
+            return {}
         try:
             tvm_ffi = importlib.import_module("tvm_ffi")
             module = tvm_ffi.load_module(library_path())
             found = {name: module.get_function(name) for name in _NAMES}
         except Exception:  # a build without these entry points
-            return
+            return {}
         for function in found.values():
             function.release_gil = True
-        self.functions = found
-        self.rope_pool_fused = found["rope_pool_fused"]
+        return found
 
     def _cheap(self) -> bool:
         """Can tvm-ffi look into torch's tensors without compiling something first?"""
@@ -72,9 +87,9 @@ quick = _Quick()
 def call(name: str, first: object, *arguments: object) -> None:
     """Call the function `name` of :mod:`kvcanary._calls` by the quickest way that takes it.
 
-    `first` is the array that says which framework is at work. A call that fails over tvm-ffi has
+    `first` is the array that says which framework is at work. A call that fails there has
     written nothing and is made again over ctypes, which says why in the catalogue's words, or
-    succeeds where tvm-ffi alone could not take an argument.
+    succeeds where the quick way alone could not take an argument.
     """
     if quick.tensor_type is None and type(first).__module__ == "torch":
         quick.load()

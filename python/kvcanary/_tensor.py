@@ -87,9 +87,9 @@ class _DLManagedTensorVersioned(ctypes.Structure):
 _capsule_name = ctypes.pythonapi.PyCapsule_GetName
 _capsule_name.restype = ctypes.c_char_p
 _capsule_name.argtypes = [ctypes.py_object]
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype = ctypes.c_void_p
-_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+capsule_pointer.restype = ctypes.c_void_p
+capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Pinned:
@@ -266,7 +266,7 @@ def _from_dlpack(array: Array, name: str, writable: bool, stream: int) -> View:
     except (AttributeError, BufferError, TypeError, ValueError, RuntimeError) as error:
         raise _no_array(array, name) from error
     kind = _capsule_name(capsule)
-    address = _capsule_pointer(capsule, kind)
+    address = capsule_pointer(capsule, kind)
     if kind == b"dltensor_versioned":
         managed = _DLManagedTensorVersioned.from_address(address)
         if writable and managed.flags & _READ_ONLY:

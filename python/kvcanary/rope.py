@@ -1,7 +1,7 @@
 """Rotary embedding and the write path: rope_pool_fused."""
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import _abi
 from ._fast import call, quick
@@ -21,6 +21,9 @@ from ._tensor import (
 )
 from .errors import check, expect
 from .report import Report
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Rope", "Stamp", "rope_init", "rope_pool_fused"]
 
@@ -174,6 +177,26 @@ class Stamp(Pinned):
         return self.address
 
 
+class RopePoolOptions(TypedDict, total=False):
+    """The keywords of :func:`rope_pool_fused` that most calls leave out.
+
+    Apart from the others because Python fills in defaults one by one, in every call.
+    """
+
+    n_valid: int
+    rotary_offset: int
+    q_rotary_offset: int
+    reserved_slot: int
+    check_duplicates: bool
+    check_finite: bool
+    k_scale: float
+    v_scale: float
+    scratch: Array | None
+    stamp: Stamp | None
+    report: Report | None
+    stream: Any
+
+
 def rope_pool_fused(
     q: Array,
     k: Array,
@@ -192,18 +215,7 @@ def rope_pool_fused(
     rope: Rope | None = None,
     q_out: Array | None = None,
     k_out: Array | None = None,
-    n_valid: int = -1,
-    rotary_offset: int = 0,
-    q_rotary_offset: int = 0,
-    reserved_slot: int = -1,
-    check_duplicates: bool = False,
-    check_finite: bool = False,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-    scratch: Array | None = None,
-    stamp: Stamp | None = None,
-    report: Report | None = None,
-    stream: Any = None,
+    **options: "Unpack[RopePoolOptions]",
 ) -> tuple[Array, Array, Array, Array | None]:
     """Rotate q and k by RoPE and scatter the rotated k and the untouched v into their pools.
 
@@ -269,49 +281,59 @@ def rope_pool_fused(
     if rope is None:
         dim = rotary_dim if rotary_dim is not None else head_dim or _head_dim(k)
         rope = _plain_ropes.get((dim, style, rope_base)) or _plain_rope(dim, style, rope_base)
+    elif type(rope) is not Rope:
+        expect(rope, Rope, "rope")
     if q_out is None:
-        q_out = empty_like(q, "q", stream)
+        q_out = empty_like(q, "q", options.get("stream"))
     if k_out is None:
-        k_out = empty_like(k, "k", stream)
-    stamped = 0 if stamp is None else expect(stamp, Stamp, "stamp").address_for(q)
-    reported = 0 if report is None else expect(report, Report, "report").address_for(q)
+        k_out = empty_like(k, "k", options.get("stream"))
+    common = (
+        q, k, v, positions, slots, k_pool, v_pool,
+        True if q_out is q else q_out, True if k_out is k else k_out,
+        rope.address, head_dim, num_qo_heads, num_kv_heads, None,
+    )  # fmt: skip
     fast = quick.rope_pool_fused
     if fast is not None and type(q) is quick.tensor_type:
         # As in call(), without its detours: this one runs for every layer of every step.
         try:
-            if (
-                n_valid == reserved_slot == -1
-                and not (rotary_offset or q_rotary_offset or check_duplicates or check_finite)
-                and k_scale == v_scale == 1.0
-                and scratch is None
-                and stamp is None
-                and report is None
-                and stream is None
-            ):
-                fast(
-                    q, k, v, positions, slots, k_pool, v_pool,
-                    True if q_out is q else q_out, True if k_out is k else k_out,
-                    rope.address, head_dim, num_qo_heads, num_kv_heads,
-                )  # fmt: skip
+            if options:
+                fast(*common[:-1], *_further(q, **options))
             else:
-                fast(
-                    q, k, v, positions, slots, k_pool, v_pool,
-                    True if q_out is q else q_out, True if k_out is k else k_out,
-                    rope.address, head_dim, num_qo_heads, num_kv_heads, n_valid, rotary_offset,
-                    q_rotary_offset, reserved_slot, check_duplicates, check_finite, k_scale,
-                    v_scale, scratch, stamped, reported, stream,
-                )  # fmt: skip
+                fast(*common)
             return q_out, k_out, k_pool, v_pool
         except Exception:
             pass
-    expect(rope, Rope, "rope")
-    call(
-        "rope_pool_fused", q,
-        q, k, v, positions, slots, k_pool, v_pool, q_out, k_out, rope.address, head_dim, num_qo_heads,
-        num_kv_heads, n_valid, rotary_offset, q_rotary_offset, reserved_slot, check_duplicates,
-        check_finite, k_scale, v_scale, scratch, stamped, reported, stream_of(q, stream),
-    )  # fmt: skip
+    call("rope_pool_fused", q, *common[:-1], *_further(q, **options))
     return q_out, k_out, k_pool, v_pool
+
+
+def _further(
+    q: Array,
+    *,
+    n_valid: int = -1,
+    rotary_offset: int = 0,
+    q_rotary_offset: int = 0,
+    reserved_slot: int = -1,
+    check_duplicates: bool = False,
+    check_finite: bool = False,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+    scratch: Array | None = None,
+    stamp: Stamp | None = None,
+    report: Report | None = None,
+    stream: Any = None,
+) -> tuple[Any, ...]:
+    """The arguments that may be left out together, in C's order, and the stream."""
+    return (
+        n_valid, rotary_offset, q_rotary_offset, reserved_slot, check_duplicates, check_finite,
+        k_scale, v_scale, scratch,
+        0 if stamp is None else expect(stamp, Stamp, "stamp").address_for(q),
+        0 if report is None else expect(report, Report, "report").address_for(q),
+        None if stream is None else stream_of(q, stream),
+    )  # fmt: skip
+
+
+_further.__qualname__ = "rope_pool_fused"  # which is what a TypeError over a keyword should name
 
 
 def _head_dim(k: Array) -> int:

@@ -2,7 +2,7 @@
  * The operations over tensors as entry points of apache-tvm-ffi's C ABI, in the shared library alone.
  * torch tensors come in without a Python object being looked at, streams are those of the caller's
  * framework. python/kvcanary/_calls.py has the same functions with the same arguments in the same
- * order, over ctypes.
+ * order, over ctypes; python.c is how the package calls these.
  *
  * A tensor argument is a DLTensor, whose layout kvc_tensor has, or None; q_out and k_out may be True,
  * meaning in place. Structs come as their
@@ -162,11 +162,12 @@ static void *stream_argument(struct reader *r)
 /* What an entry point returns. */
 static int finish(kvc_status status)
 {
-	const kvc_error *error = kvc_last_error();
+	const kvc_error *error;
 	const kvc_catalog_entry *entry;
 
 	if (status == KVC_OK)
 		return 0;
+	error = kvc_last_error();
 	entry = kvc_catalog_find(error->slug);
 	return raise_error(entry ? entry->error_class : "RuntimeError", error->message);
 }
@@ -178,8 +179,8 @@ static int finish(kvc_status status)
 	result->type_index = kTVMFFINone;                                                          \
 	result->v_int64 = 0
 
-/* Each argument costs its caller some 25 ns, so those from n_valid on may be left out together. */
-enum { ROPE_POOL_ALL = 25, ROPE_POOL_FEW = 13 };
+/* Each argument costs its caller some 25 ns, so those from n_valid to report may be left out together. */
+enum { ROPE_POOL_ALL = 25, ROPE_POOL_FEW = 14 };
 
 FFI_ENTRY(rope_pool_fused)
 {
@@ -200,19 +201,19 @@ FFI_ENTRY(rope_pool_fused)
 	a.head_dim = int_argument(&r);
 	a.num_qo_heads = int_argument(&r);
 	a.num_kv_heads = int_argument(&r);
-	if (num_args == ROPE_POOL_FEW)
-		return r.failed ? -1 : finish(kvc_rope_pool_fused(&a, current_stream(&r)));
-	a.n_valid = int_argument(&r);
-	a.rotary_offset = int_argument(&r);
-	a.q_rotary_offset = int_argument(&r);
-	a.reserved_slot = int_argument(&r);
-	a.check_duplicates = int_argument(&r) != 0;
-	a.check_finite = int_argument(&r) != 0;
-	a.k_scale = (float)float_argument(&r);
-	a.v_scale = (float)float_argument(&r);
-	a.scratch = tensor_argument(&r);
-	a.stamp = (const kvc_stamp *)pointer_argument(&r);
-	a.report = (kvc_report *)pointer_argument(&r);
+	if (num_args == ROPE_POOL_ALL) {
+		a.n_valid = int_argument(&r);
+		a.rotary_offset = int_argument(&r);
+		a.q_rotary_offset = int_argument(&r);
+		a.reserved_slot = int_argument(&r);
+		a.check_duplicates = int_argument(&r) != 0;
+		a.check_finite = int_argument(&r) != 0;
+		a.k_scale = (float)float_argument(&r);
+		a.v_scale = (float)float_argument(&r);
+		a.scratch = tensor_argument(&r);
+		a.stamp = (const kvc_stamp *)pointer_argument(&r);
+		a.report = (kvc_report *)pointer_argument(&r);
+	}
 	stream = stream_argument(&r);
 	return r.failed ? -1 : finish(kvc_rope_pool_fused(&a, stream));
 }

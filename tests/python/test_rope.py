@@ -209,6 +209,13 @@ def test_options(rng):
     assert (caught.value.slug, caught.value.where) == ("nonfinite-value", 4)
 
 
+def test_keywords_that_do_not_exist(rng):
+    arrays = world(rng, "float32")
+    with pytest.raises(TypeError, match=r"^rope_pool_fused\(\).* 'n_vaild'"):
+        kvcanary.rope_pool_fused(*arrays.values(), n_vaild=5)
+    assert (arrays["k_pool"] == 7).all()
+
+
 def test_mla_rows_have_no_v(rng):
     before = world(rng, "bfloat16", heads=(4, 1), dim=24)
     kvcanary.rope_pool_fused(

@@ -28,10 +28,10 @@ __all__ = [
 
 
 def _quickly(name: str, first: Array, arguments: tuple[Any, ...] | None) -> bool:
-    """Make the call over tvm-ffi, where that takes it. The arguments are those of src/ffi.
+    """Make the call by the quick way, where that takes it. The arguments are those of src/ffi.
 
     A call that fails there has written nothing; it is made again over ctypes, which says why in the
-    catalogue's words, or succeeds with what tvm-ffi alone could not take.
+    catalogue's words, or succeeds with what that alone could not take.
     """
     if quick.tensor_type is None and type(first).__module__ == "torch":
         quick.load()
@@ -151,7 +151,7 @@ _NO_SOURCE = (None, 0, 0, 0)
 
 
 def _flat_context(context: VerifyOrWriteContext) -> tuple[Any, ...] | None:
-    """A context as tvm-ffi's entry points take it; None if it has too many sources."""
+    """A context as the entry points take it; None if it has too many sources."""
     sources = context.real_kv_sources
     spare = MAX_REAL_KV_SOURCES - len(sources)
     if spare < 0:
