@@ -125,6 +125,9 @@ KVC__TARGET uint64_t KVC__NAME(nonfinite)(const uint8_t *bytes, const uint8_t *n
 
 /* ---- tokens ---- */
 
+/* Tokens are asked for this many ahead, or a single stream does not keep memory busy. */
+#define KVC__TOKENS_AHEAD 512
+
 KVC__TARGET uint64_t KVC__NAME(token_excess)(
         const int64_t *tokens, int64_t count, int allow_placeholder)
 {
@@ -132,14 +135,20 @@ KVC__TARGET uint64_t KVC__NAME(token_excess)(
 	KVC__VECTOR all[4] = { { 0 }, { 0 }, { 0 }, { 0 } };
 	int64_t at = 0;
 
-	for (; !allow_placeholder && count - at >= step; at += step)
+	for (; !allow_placeholder && count - at >= step; at += step) {
+		for (int64_t line = at; line < at + step; line += KVC__LINE_WORDS)
+			__builtin_prefetch(tokens + line + KVC__TOKENS_AHEAD);
 		for (int i = 0; i < 4; i++)
 			all[i] |= KVC__NAME(load)(tokens + at + i * KVC__LANES);
-	for (; allow_placeholder && count - at >= step; at += step)
+	}
+	for (; allow_placeholder && count - at >= step; at += step) {
+		for (int64_t line = at; line < at + step; line += KVC__LINE_WORDS)
+			__builtin_prefetch(tokens + line + KVC__TOKENS_AHEAD);
 		for (int i = 0; i < 4; i++) {
 			KVC__VECTOR moved = KVC__NAME(load)(tokens + at + i * KVC__LANES) + 1;
 			all[i] |= moved - (moved >> 31);
 		}
+	}
 	return KVC__NAME(any)(all[0] | all[1] | all[2] | all[3]) >> 31 |
 	       kvc__token_excess_portable(tokens + at, count - at, allow_placeholder);
 }

@@ -9,6 +9,7 @@
 
 #include "base/threads.h"
 #include "cpu/dispatch.h"
+#include "cpu/fingerprint.h"
 
 #include <stdatomic.h>
 
@@ -77,24 +78,45 @@ int64_t kvc__scatter_first_bad_token(const struct kvc__cpu_variant *cpu, const i
 
 /* ---- the narrowing pass ---- */
 
-/* Store what request r has of flat[begin .. end), as far as its row reaches. */
-static void store_part(const struct kvc__scatter *scatter, int64_t r, int64_t begin, int64_t end)
-{
-	int64_t first = scatter->offsets[r];
-	int64_t past = scatter->offsets[r + 1];
+/* Words of a row that are asked for ahead, and of a cache line. */
+#define ROW_AHEAD 256
+#define LINE 16
 
-	if (past <= first)
-		return;
-	if (past - first > scatter->column_count)
-		past = first + scatter->column_count;
-	if (past > end)
-		past = end;
-	if (begin < first)
-		begin = first;
-	if (begin < past)
-		scatter->cpu->narrow(
-		        scatter->table + scatter->rows[r] * scatter->row_stride + (begin - first),
-		        scatter->flat + begin, past - begin, scatter->flat_count >= STREAM_TOKENS);
+/* Ask for the beginning of the row that is written next: no hardware guesses where it is. */
+KVC__INLINED static inline void ask_for_row(const struct kvc__scatter *task, int64_t r)
+{
+	if (task->offsets[r + 1] <= task->offsets[r])
+		return; /* without tokens it may name any row */
+	const int32_t *row = task->table + task->rows[r] * task->row_stride;
+	int64_t count = task->column_count < ROW_AHEAD ? task->column_count : ROW_AHEAD;
+
+	for (int64_t i = 0; i < count; i += LINE)
+		__builtin_prefetch(row + i, 1);
+}
+
+/* Store what requests [r, past_r) have of flat[begin .. end), as far as their rows reach. */
+static void store_parts(
+        const struct kvc__scatter *scatter, int64_t r, int64_t past_r, int64_t begin, int64_t end)
+{
+	const struct kvc__scatter task = *scatter; /* which no store can change */
+	int streams = task.flat_count >= STREAM_TOKENS;
+
+	for (; r < past_r; r++) {
+		int64_t first = task.offsets[r];
+		int64_t past = task.offsets[r + 1];
+		if (past <= first)
+			continue;
+		if (!streams && r + 1 < past_r)
+			ask_for_row(&task, r + 1);
+		if (past - first > task.column_count)
+			past = first + task.column_count;
+		past = past < end ? past : end;
+		int64_t from = begin < first ? first : begin;
+		if (from < past)
+			task.cpu->narrow(
+			        task.table + task.rows[r] * task.row_stride + (from - first),
+			        task.flat + from, past - from, streams);
+	}
 }
 
 /* The last request whose tokens begin at or before 'at'; offsets ascend, offsets[0] <= at. */
@@ -124,9 +146,8 @@ static void store_piece(void *task, int64_t begin, int64_t end)
 	end += scatter->offsets[0];
 	while (end > begin) {
 		int64_t from = end - begin > WALK ? end - WALK : begin;
-		for (int64_t r = request_at(scatter, from);
-		        r < scatter->request_count && scatter->offsets[r] < end; r++)
-			store_part(scatter, r, from, end);
+		int64_t r = request_at(scatter, from), past_r = request_at(scatter, end - 1) + 1;
+		store_parts(scatter, r, past_r, from, end);
 		end = from;
 	}
 }
@@ -136,8 +157,7 @@ void kvc__scatter_store(const struct kvc__scatter *scatter)
 	int64_t count = scatter->request_count;
 
 	if (scatter->in_order)
-		for (int64_t r = 0; r < count; r++)
-			store_part(scatter, r, 0, scatter->flat_count);
+		store_parts(scatter, 0, count, 0, scatter->flat_count);
 	else
 		kvc__parallel_for(scatter->offsets[count] - scatter->offsets[0], GRAIN, store_piece,
 		        (void *)(uintptr_t)scatter);

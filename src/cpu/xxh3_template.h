@@ -107,7 +107,7 @@ static inline void KVC__NAME(scramble)(struct KVC__NAME(sums) * sums, const xxh_
 }
 #else
 struct KVC__NAME(sums) {
-	XXH_ALIGN(XXH_ACC_ALIGN) xxh_u64 part[XXH_ACC_NB];
+	_Alignas(XXH_ACC_ALIGN) xxh_u64 part[XXH_ACC_NB];
 };
 
 static inline void KVC__NAME(stripe)(
