@@ -287,23 +287,24 @@ def rope_pool_fused(
         q_out = empty_like(q, "q", options.get("stream"))
     if k_out is None:
         k_out = empty_like(k, "k", options.get("stream"))
-    common = (
-        q, k, v, positions, slots, k_pool, v_pool,
-        True if q_out is q else q_out, True if k_out is k else k_out,
-        rope.address, head_dim, num_qo_heads, num_kv_heads, None,
-    )  # fmt: skip
     fast = quick.rope_pool_fused
-    if fast is not None and type(q) is quick.tensor_type:
+    if not options and fast is not None and type(q) is quick.tensor_type:
         # As in call(), without its detours: this one runs for every layer of every step.
         try:
-            if options:
-                fast(*common[:-1], *_further(q, **options))
-            else:
-                fast(*common)
+            fast(
+                q, k, v, positions, slots, k_pool, v_pool,
+                True if q_out is q else q_out, True if k_out is k else k_out,
+                rope.address, head_dim, num_qo_heads, num_kv_heads, None,
+            )  # fmt: skip
             return q_out, k_out, k_pool, v_pool
         except Exception:
             pass
-    call("rope_pool_fused", q, *common[:-1], *_further(q, **options))
+    call(
+        "rope_pool_fused", q,
+        q, k, v, positions, slots, k_pool, v_pool,
+        True if q_out is q else q_out, True if k_out is k else k_out,
+        rope.address, head_dim, num_qo_heads, num_kv_heads, *_further(q, **options),
+    )  # fmt: skip
     return q_out, k_out, k_pool, v_pool
 
 

@@ -127,7 +127,7 @@ def test_torch_does_not_fall_back_in_silence(monkeypatch):
     x, index = torch.give(np.ones((2, 1, 8), np.float32)), torch.give(np.arange(2))
     pools = [torch.give(np.zeros((4, 1, 8), np.float32)) for _ in range(2)]
     kvcanary.rope_pool_fused(x, x, x, index, index, *pools)  # loads what it needs
-    monkeypatch.setattr("kvcanary.rope.call", lambda *_: pytest.fail("over ctypes"))
+    monkeypatch.setattr("kvcanary._calls.rope_pool_fused", lambda *_: pytest.fail("over ctypes"))
     report = kvcanary.Report()
     for options in ({}, {"rope_base": 5}, {"n_valid": 1}, {"report": report}, {"reserved_slot": 0},
                     {"check_finite": True}, {"rope": kvcanary.rope_init(8)}):  # fmt: skip
