@@ -428,6 +428,166 @@ static void captured_writes_see_new_contents(void **state)
 	}
 }
 
+/* ---- rows that the launch before has changed ---- */
+
+/* The fingerprints of a large write begin while the launches before it still end: they must be of the rows as
+ * those have left them, also where this GPU's caches hold what a launch before that had read. */
+enum { FRESH_TOKENS = 2048, FRESH_REQUESTS = 64, FRESH_HEADS = 8, FRESH_DIM = 128 };
+#define FRESH_ROW_BYTES (FRESH_HEADS * FRESH_DIM * 2)
+
+struct fresh {
+	struct cuda_world w;
+	kvc_source source;
+	kvc_group group;
+	kvc_plan plan;
+	kvc_rope rope;
+	kvc_tensor tokens[2], positions[2], slots[2];
+	kvc_tensor q, k[2], pool;
+	int64_t shape[3];
+	uint64_t *before, *after; /* on the device: fingerprints of the rows, by token */
+};
+
+static kvc_tensor fresh_rows(struct fresh *f, const char *name, struct seeded *random)
+{
+	size_t bytes = (size_t)FRESH_TOKENS * FRESH_ROW_BYTES;
+	void *device, *host = cuda_world_add(&f->w, name, bytes, &device);
+
+	if (random)
+		cuda_fill_bytes(random, host, (int64_t)bytes);
+	kvc_tensor tensor = kvc_tensor_make(device, KVC_BFLOAT16, 3, f->shape);
+	tensor.device.device_type = KVC_DEVICE_CUDA;
+	return tensor;
+}
+
+static void fresh_plan(struct fresh *f)
+{
+	void *device;
+	int64_t *offsets =
+	        cuda_world_add(&f->w, "offsets", (FRESH_REQUESTS + 1) * sizeof(*offsets), &device);
+	int32_t *num_valid;
+
+	f->plan.struct_bytes = sizeof(f->plan);
+	f->plan.device.device_type = KVC_DEVICE_CUDA;
+	f->plan.write_req_capacity = FRESH_REQUESTS;
+	f->plan.write_offsets = device;
+	for (int64_t r = 0; r <= FRESH_REQUESTS; r++)
+		offsets[r] = r * (FRESH_TOKENS / FRESH_REQUESTS);
+	int64_t *seeds = cuda_world_add(&f->w, "seeds", FRESH_REQUESTS * sizeof(*seeds), &device);
+	f->plan.write_seed_slot_indices = device;
+	memset(seeds, 0xFF, FRESH_REQUESTS * sizeof(*seeds));
+	num_valid = cuda_world_add(&f->w, "num_valid", sizeof(*num_valid), &device);
+	f->plan.write_num_valid_reqs = device;
+	*num_valid = FRESH_REQUESTS;
+}
+
+static void fresh_make(struct fresh *f, struct seeded *random)
+{
+	kvc_rope_options options = KVC_ROPE_OPTIONS_INIT;
+	void *device;
+
+	memset(f, 0, sizeof(*f));
+	f->shape[0] = FRESH_TOKENS, f->shape[1] = FRESH_HEADS, f->shape[2] = FRESH_DIM;
+	options.rotary_dim = FRESH_DIM;
+	expect_ok(kvc_rope_init(&f->rope, &options));
+	f->q = fresh_rows(f, "q", random);
+	f->k[0] = fresh_rows(f, "k", random);
+	f->k[1] = fresh_rows(f, "k of the next round", random);
+	f->pool = fresh_rows(f, "pool", NULL);
+	cuda_world_vector(&f->w, "tokens", FRESH_TOKENS, f->tokens);
+	cuda_world_vector(&f->w, "positions", FRESH_TOKENS, f->positions);
+	cuda_world_vector(&f->w, "slots", FRESH_TOKENS, f->slots);
+	for (int64_t i = 0; i < FRESH_TOKENS; i++) {
+		values(f->positions)[i] = i % (FRESH_TOKENS / FRESH_REQUESTS);
+		values(f->slots)[i] = FRESH_TOKENS - 1 - i;
+	}
+	f->source.base = f->pool.data;
+	f->source.row_count = FRESH_TOKENS;
+	f->source.row_stride_bytes = f->source.slot_stride_bytes = FRESH_ROW_BYTES;
+	f->source.page_size = 1;
+	f->source.head_count = FRESH_HEADS;
+	f->source.head_bytes = f->source.head_stride_bytes = FRESH_DIM * 2;
+	f->source.read_bytes = FRESH_ROW_BYTES;
+	f->source.dtype = KVC_BFLOAT16;
+	f->group = (kvc_group)KVC_GROUP_INIT;
+	f->group.device.device_type = KVC_DEVICE_CUDA;
+	cuda_world_add(&f->w, "records", FRESH_TOKENS * sizeof(kvc_record), &device);
+	f->group.records = device;
+	f->group.record_count = FRESH_TOKENS;
+	f->group.sources = &f->source;
+	f->group.source_count = 1;
+	f->group.coverage = KVC_COVERAGE_ALL;
+	fresh_plan(f);
+	cuda_world_add(&f->w, "before", FRESH_TOKENS * sizeof(uint64_t), &device);
+	f->before = device;
+	cuda_world_add(&f->w, "after", FRESH_TOKENS * sizeof(uint64_t), &device);
+	f->after = device;
+	cuda_world_push(&f->w);
+}
+
+/* Rows are read, changed, stamped and read again, without a pause. */
+static void fresh_round(struct fresh *f, int which, void *stream)
+{
+	kvc_rope_pool_args rope = KVC_ROPE_POOL_ARGS_INIT;
+	kvc_write_args write = KVC_WRITE_ARGS_INIT;
+
+	rope.q = &f->q;
+	rope.k = &f->k[which];
+	rope.positions = &f->positions[1];
+	rope.slots = &f->slots[1];
+	rope.k_pool = &f->pool;
+	rope.rope = &f->rope;
+	write.group = &f->group;
+	write.plan = &f->plan;
+	write.tokens = &f->tokens[1];
+	write.positions = &f->positions[1];
+	write.slots = &f->slots[1];
+	expect_ok(kvc_fingerprint(f->before, &f->group, &f->slots[1], stream));
+	expect_ok(kvc_rope_pool_fused(&rope, stream));
+	expect_ok(kvc_canary_write(&write, stream));
+	expect_ok(kvc_fingerprint(f->after, &f->group, &f->slots[1], stream));
+}
+
+static void fresh_check(struct fresh *f)
+{
+	static kvc_record records[FRESH_TOKENS];
+	static uint64_t before[FRESH_TOKENS], after[FRESH_TOKENS];
+
+	cuda_must(cuda.synchronize(), "fresh rows");
+	cuda_must(cuda.to_host(records, (cuda_pointer)(uintptr_t)f->group.records, sizeof(records)),
+	        "records");
+	cuda_must(
+	        cuda.to_host(before, (cuda_pointer)(uintptr_t)f->before, sizeof(before)), "before");
+	cuda_must(cuda.to_host(after, (cuda_pointer)(uintptr_t)f->after, sizeof(after)), "after");
+	for (int64_t i = 0; i < FRESH_TOKENS; i++) {
+		assert_int_not_equal(before[i], after[i]);
+		assert_int_equal(records[values(f->slots)[i]].fingerprint, after[i]);
+	}
+}
+
+static void rows_just_changed_are_hashed_as_they_are(void **state)
+{
+	struct seeded random = seeded_start("cuda_write fresh");
+	struct fresh f;
+	(void)state;
+	if (!cuda_device_open())
+		skip();
+	fresh_make(&f, &random);
+	for (int i = 0; i < cuda_rounds(1000); i++) {
+		fresh_round(&f, i % 2, NULL);
+		fresh_check(&f);
+	}
+	struct cuda_graph graph = cuda_graph_begin();
+	for (int which = 0; which < 2; which++)
+		fresh_round(&f, which, graph.stream);
+	cuda_graph_end(&graph);
+	for (int i = 0; i < cuda_rounds(1000); i++) {
+		cuda_graph_replay(&graph);
+		fresh_check(&f);
+	}
+	cuda_graph_free(&graph);
+	cuda_world_free(&f.w);
+}
+
 /* ---- what SGLang's kv-canary gives ---- */
 
 static void *on_device(struct cuda_world *w, const char *name, const void *data, size_t bytes)
@@ -578,6 +738,7 @@ int main(void)
 		cmocka_unit_test(foreign_slots_are_skipped_and_reported),
 		cmocka_unit_test(wild_offsets_touch_nothing_outside),
 		cmocka_unit_test(captured_writes_see_new_contents),
+		cmocka_unit_test(rows_just_changed_are_hashed_as_they_are),
 		cmocka_unit_test(sglangs_writes),
 	};
 	if (!cuda_device_open())
