@@ -221,7 +221,7 @@ static kvc_status launch_fast(struct kvc__rope_params *p, void *stream)
 /* Bytes of struct Stamp (rope.cu) where so many threads have rows. */
 static unsigned stamp_bytes(int64_t threads)
 {
-	return (unsigned)(KVC__STAMP_ROWS * 8 + 48 * 8 + 16 * threads);
+	return (unsigned)(KVC__STAMP_ROWS * 8 + 16 + 48 * 8 + 16 * threads);
 }
 
 /* Lanes of a row of K or V: a power of two up to a warp, then whole warps. */
@@ -249,9 +249,9 @@ static void set_rows(struct kvc__rope_params *p, uint32_t tokens)
 	p->row_threads = (kinds * p->kind_lanes + 31) / 32 * 32;
 }
 
-/* Blocks with rows come first, of so many tokens at a time: rows and heads of q of a token are not far apart in
- * time, and the last blocks are short ones. */
-#define CHUNK_TOKENS 1024
+/* Blocks with rows, which take longer, come first, so many at a time: a token's rows and its heads of q are read at
+ * about the same time, and the last blocks of all are short ones. */
+#define CHUNK_ROW_BLOCKS 256
 
 static kvc_status launch_stamp(struct kvc__rope_params *p, void *stream)
 {
@@ -274,10 +274,9 @@ static kvc_status launch_stamp(struct kvc__rope_params *p, void *stream)
 	launch.block = p->row_threads;
 	launch.shared_bytes = stamp_bytes(p->row_threads);
 	if (p->cos_sin) {
-		int64_t chunk = at_most(CHUNK_TOKENS, p->token_count);
-		p->chunk_tokens =
-		        (uint32_t)(kvc__divide_up(chunk, p->block_tokens) * p->block_tokens);
-		p->chunk_row_blocks = p->chunk_tokens / (uint32_t)p->block_tokens;
+		p->chunk_row_blocks = (uint32_t)at_most(
+		        CHUNK_ROW_BLOCKS, kvc__divide_up(p->token_count, p->block_tokens));
+		p->chunk_tokens = p->chunk_row_blocks * (uint32_t)p->block_tokens;
 		p->chunk_blocks =
 		        p->chunk_row_blocks +
 		        (uint32_t)kvc__divide_up(p->chunk_tokens * q_lanes, p->row_threads);

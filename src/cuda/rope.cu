@@ -197,7 +197,7 @@ static __device__ __forceinline__ uint2 quantise(const Words &r, int pool_elemen
 // Both halves to a pool row: as they are, or made into 8-bit floats from the stored bits.
 template <int D, int ELEMENT, bool FP8, bool STREAM>
 static __device__ __forceinline__ void store_pool(
-        char *at, const Words &lo, const Words &hi, int pool_element, float scale)
+        char *at, const Words &lo, const Words &hi, bool is_v, int pool_element, float scale)
 {
 	if constexpr (!FP8) {
 		store<STREAM>(at, lo);
@@ -207,7 +207,7 @@ static __device__ __forceinline__ void store_pool(
 		if (KVC__MOVES_ONLY) {
 			a = make_uint2(lo.w[0] ^ lo.w[1], lo.w[2] ^ lo.w[3]);
 			b = make_uint2(hi.w[0] ^ hi.w[1], hi.w[2] ^ hi.w[3]);
-		} else if (suspicious<ELEMENT>(lo, hi)) {
+		} else if (is_v && suspicious<ELEMENT>(lo, hi)) { // in K every NaN is ours, without a sign
 			a = quantise_exactly<ELEMENT>(
 			        make_uint4(lo.w[0], lo.w[1], lo.w[2], lo.w[3]), pool_element, scale);
 			b = quantise_exactly<ELEMENT>(
@@ -401,8 +401,29 @@ struct Keys {
 	uint64_t lo[2], hi[2];
 };
 
+// One of the eight lanes that end a row's hash: the last warps of those with rows, which had V and no angles to
+// wait for.
+struct Ender {
+	bool is_one;
+	int row, a;    // accumulator
+	uint32_t from; // bytes into Stamp.parts
+	uint64_t term; // of the row's id
+
+	__device__ __forceinline__ void find(const kvc__rope_params &p)
+	{
+		int i = (int)threadIdx.x - (int)(p.row_threads - ((p.stamp_rows * 8 + 31) & ~31));
+		is_one = i >= 0;
+		row = i / 8, a = i % 8;
+		bool is_v = row >= p.block_tokens, real = row < p.stamp_rows;
+		uint32_t first = is_v ? p.kind_lanes + (row - p.block_tokens) * p.row_lanes : row * p.row_lanes;
+		from = (real ? first : 0) * 16 + (is_one ? a : 0) * 8;
+		row = real ? row : KVC__STAMP_ROWS; // of none
+		term = is_v ? p.v_term : p.k_term;
+	}
+};
+
 struct Stamp {
-	char *records[KVC__STAMP_ROWS]; // of the rows of K and then of V; NULL: the row is not stored
+	char *records[KVC__STAMP_ROWS + 2]; // of the rows of K and then of V; NULL: the row is not stored
 	uint64_t secret[KVC__XXH_CONSTANTS];
 	ulonglong2 parts[1]; // of every lane with a row
 
@@ -415,7 +436,7 @@ struct Stamp {
 			                     (uint32_t)__cvta_generic_to_shared(secret + 2 * i)),
 			             "l"(kvc__xxh_secret + 2 * i)
 			             : "memory");
-		if (i < KVC__STAMP_ROWS)
+		if (i <= KVC__STAMP_ROWS)
 			records[i] = NULL;
 	}
 
@@ -461,10 +482,9 @@ struct Stamp {
 		parts[x] = make_ulonglong2(part.a, part.b);
 	}
 
-	// The sum of up to 32 lanes from 'first' on, of those that have accumulator 'a'.
-	__device__ __forceinline__ uint64_t sum(const kvc__rope_params &p, int first, int a) const
+	// The sum of up to 32 lanes, of those that have accumulator a; at: the a-th word of the first.
+	static __device__ __forceinline__ uint64_t sum(const kvc__rope_params &p, const uint64_t *at)
 	{
-		const uint64_t *at = (const uint64_t *)(parts + first) + a;
 		uint64_t sum = at[0] + at[8];
 		if (p.row_lanes > 8)
 			sum += at[16] + at[24];
@@ -473,31 +493,30 @@ struct Stamp {
 		return sum;
 	}
 
-	// Add the hash of one row to its record: lane a of eight, of whole warps.
-	__device__ __forceinline__ void finish(const kvc__rope_params &p, int row, int a) const
+	// Add the hash of one row to its record, by eight lanes, of whole warps.
+	__device__ __forceinline__ void finish(const kvc__rope_params &p, const Ender &ender) const
 	{
-		bool is_v = row >= p.block_tokens, real = row < p.stamp_rows;
-		int first = is_v ? p.kind_lanes + (row - p.block_tokens) * p.row_lanes : row * p.row_lanes;
-		first = real ? first : 0;
-		uint64_t acc = sum(p, first, a), next = 0;
+		int a = ender.a;
+		const uint64_t *at = (const uint64_t *)((const char *)parts + ender.from);
+		uint64_t acc = sum(p, at), next = 0;
 		if (p.row_lanes > 32)
-			next = sum(p, first + 32, a);
+			next = sum(p, at + 64);
 		acc += secret[KVC__XXH_START + a];
 #pragma unroll 1
-		for (int lane = 64; lane < p.row_lanes + 32; lane += 32) {
+		for (uint32_t lane = 64; lane < p.row_lanes + 32; lane += 32) {
 			acc = (acc ^ acc >> 47 ^ secret[16 + a]) * KVC__PRIME32_1 + next;
 			if (lane < p.row_lanes)
-				next = sum(p, first + lane, a);
+				next = sum(p, at + lane * 2);
 		}
 		acc ^= secret[KVC__XXH_MERGE + a];
 		uint64_t h = kvc__fold128(acc, __shfl_xor_sync(KVC__FULL_WARP, acc, 1));
 		h += __shfl_xor_sync(KVC__FULL_WARP, h, 2);
 		h += __shfl_xor_sync(KVC__FULL_WARP, h, 4);
 		h = kvc__xxh3_avalanche(h + p.length_term);
-		char *record = real && a == 0 ? records[row] : NULL;
+		char *record = a == 0 ? records[ender.row] : NULL;
 		if (record)
 			asm volatile("red.global.add.u64 [%0], %1;" ::"l"(record + 24),
-			             "l"(kvc__splitmix64(h + (is_v ? p.v_term : p.k_term))) : "memory");
+			             "l"(kvc__splitmix64(h + ender.term)) : "memory");
 	}
 };
 
@@ -539,7 +558,13 @@ static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p, Stam
 	              (uint64_t)slot_at ^ (uint64_t)table) < 0)
 		return;
 	const bool hashes = in_row && !KVC__MOVES_ONLY;
-	bool starts = STAMP && !KVC__MOVES_ONLY && (in_row || !TABLE); // whole blocks
+	Ender ender = { false, 0, 0, 0, 0 };
+	if constexpr (STAMP && !STREAM) {
+		ender.find(p);
+		if (ender.is_one && (int)ender.from < 0) // never: so it is found here, and not after the wait
+			return;
+	}
+	const bool starts = STAMP && !KVC__MOVES_ONLY && (in_row || !TABLE); // whole blocks
 	if (starts)
 		stamp->start();
 	kvc__wait_for_previous();
@@ -576,13 +601,13 @@ static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p, Stam
 			load_angles<D>(plus(table, position.low, (uint32_t)p.cos_sin_row_stride * 4), c, s);
 		rotate<ELEMENT>(lo, hi, c, s);
 	}
-	// The hashes are ended by the last warps, which had V and no angles to wait for.
-	int finisher = (int)threadIdx.x - (p.row_threads - ((p.stamp_rows * 8 + 31) & ~31));
 	if (hashes) {
-		if (STREAM) // later: fewer registers
+		if (STREAM) { // later: fewer registers
 			keys = stamp->keys<D>(p, at);
+			ender.find(p);
+		}
 		stamp->add(threadIdx.x, stored, lo, hi, keys);
-		if (finisher < 0)
+		if (!ender.is_one)
 			row_barrier(p, false);
 	}
 	if (has_out & live) {
@@ -591,10 +616,10 @@ static __device__ __forceinline__ void rope_fast(const kvc__rope_params &p, Stam
 	}
 	if (stored)
 		store_pool<D, ELEMENT, FP8, STREAM>((char *)plus(pool, slot.low, (uint32_t)pools.row_stride),
-		        lo, hi, p.pool_element, at.kind == KVC__V ? p.v_scale : p.k_scale);
-	if (hashes && finisher >= 0) {
+		        lo, hi, at.kind == KVC__V, p.pool_element, at.kind == KVC__V ? p.v_scale : p.k_scale);
+	if (hashes && ender.is_one) {
 		row_barrier(p, true);
-		stamp->finish(p, finisher / 8, finisher % 8);
+		stamp->finish(p, ender);
 	}
 }
 
