@@ -13,6 +13,8 @@
 /* Blocks of a call, where teams are made for speed alone, and at most. */
 #define FEW_BLOCKS 1024
 #define TEAMS_BLOCKS_MAX 2048
+/* Up to so many tokens, latency counts: a wrong guess where they lie costs nothing else. */
+#define GUESSED_TOKENS (1 << 17)
 
 /* Names as scatter.cu spells them: threads of a block, quads of a thread. */
 static struct scatter_shape {
@@ -78,6 +80,8 @@ kvc_status kvc__cuda_scatter(const struct kvc__cuda_scatter *call, void *stream)
 	};
 	struct kvc__chip chip;
 
+	if (job->flat_count <= GUESSED_TOKENS)
+		p.typical = (int32_t)(job->flat_count / job->request_count);
 	KVC__TRY(kvc__cuda_chip(&chip));
 	while (p.team < TEAM_MAX && p.team * shape->chunk < reach &&
 	        2 * p.team * job->request_count <= TEAMS_BLOCKS_MAX &&

@@ -406,8 +406,14 @@ static __device__ __forceinline__ void scatter(const kvc__scatter_params &p)
 		__syncwarp();
 		team_arrive();
 	}
+	int line = threadIdx.x * (128 / (int)sizeof(*job.flat)), guess = (int)q.rank * CHUNK + line;
+	const int64_t *guessed = job.flat + q.r * p.typical + guess;
+	bool guesses = line < CHUNK && guess < p.typical;
 	kvc__release_next(); // it waits by itself, and where blocks are few it is late already
 	kvc__wait_for_previous();
+	// A step of a decoder has one token a request: no need to wait for what the offsets say.
+	if (guesses)
+		kvc__prefetch(guessed);
 	q.first = __ldg(job.offsets + q.r);
 	int64_t past = __ldg(job.offsets + q.r + 1);
 	q.row = __ldg(job.rows + q.r);

@@ -13,7 +13,7 @@ struct kvc__scatter_params {
 	int32_t team; /* blocks a request, a power of two: */
 	int32_t team_shift;
 	int32_t wide_rows; /* rows of the table begin at multiples of 16 bytes */
-	int32_t padding;
+	int32_t typical;   /* tokens of each request if all have as many; 0: not worth a guess */
 };
 
 #endif
