@@ -18,6 +18,7 @@ _Static_assert(sizeof(struct kvc__write_params) <= KVC__PARAMS_BYTES_MAX, "one l
 	2 /* a multiprocessor: they wait beside the chains and what is hashed meanwhile */
 #define CHAIN_BLOCKS_MAX 65535
 
+static struct kvc__kernel step_kernel = { .name = "kvc_write_step" };
 static struct kvc__kernel small_kernel = { .name = "kvc_write_small" };
 static struct kvc__kernel mark_kernel = { .name = "kvc_write_mark" };
 static struct kvc__kernel chain_kernel = { .name = "kvc_write_chain" };
@@ -59,14 +60,17 @@ static int is_small(const struct kvc__write_params *p)
 
 static kvc_status launch_small(const struct kvc__write_params *p, void *stream)
 {
-	int64_t warps = p->is_computed && p->sources.head.hashed > 0 ? p->token_count : 0;
+	int64_t entries = p->is_computed && p->sources.head.hashed > 0 ? p->token_count : 0;
 	const struct kvc__launch launch = {
-		.grid_x = 1 + (unsigned)kvc__divide_up(warps, KVC__WRITE_SMALL_THREADS / 32),
+		.grid_x = 1 + (unsigned)kvc__divide_up(entries,
+		                      KVC__WRITE_SMALL_ENTRIES(p->sources.head.is_splitmix)),
 		.block = KVC__WRITE_SMALL_THREADS,
 		.programmatic = 1,
 	};
 
-	return kvc__cuda_launch(&small_kernel, &launch, p, stream);
+	int is_step = !p->scratch && p->request_capacity <= KVC__WRITE_SMALL_THREADS;
+
+	return kvc__cuda_launch(is_step ? &step_kernel : &small_kernel, &launch, p, stream);
 }
 
 static kvc_status launch_grid(

@@ -19,6 +19,9 @@
 // blocks hashes each slot (kvc_write_small). They need no barrier among them: no chain reads
 // fingerprints, and whoever writes a slot, its bytes are the same.
 //
+// A decode step is smaller still: without scratch, and with a thread for every request, records are settled as
+// chains are walked (kvc_write_step, apart from the other so that the way through its code is short).
+//
 // In larger calls fingerprints are worked out while chains are walked, and stored behind 'settle',
 // which for that lets the next launch begin before its own turn has come.
 //
@@ -30,7 +33,7 @@
 #include "cuda/slot_bytes.cuh"
 #include "cuda/write_params.h"
 
-// The steps take the parameters without the strips, the one-launch form with the first few.
+// The steps take the parameters without the strips, the one-launch forms with the first few.
 struct __align__(8) kvc__write_params_head {
 	char bytes[offsetof(kvc__write_params, sources)];
 };
@@ -53,10 +56,14 @@ static __device__ __forceinline__ int64_t request_count(const kvc__write_params 
 
 // What offsets say may be anything, so they are kept within the tokens: no sum or difference of
 // them can overflow.
+static __device__ __forceinline__ int64_t within_tokens(const kvc__write_params &p, int64_t offset)
+{
+	return offset < 0 ? 0 : offset > p.token_count ? p.token_count : offset;
+}
+
 static __device__ __forceinline__ int64_t offset_at(const kvc__write_params &p, int64_t r)
 {
-	int64_t offset = p.offsets[r];
-	return offset < 0 ? 0 : offset > p.token_count ? p.token_count : offset;
+	return within_tokens(p, p.offsets[r]);
 }
 
 static __device__ __forceinline__ int64_t first_entry(const kvc__write_params &p, int64_t r)
@@ -67,6 +74,18 @@ static __device__ __forceinline__ int64_t first_entry(const kvc__write_params &p
 static __device__ __forceinline__ int64_t past_entry(const kvc__write_params &p, int64_t r)
 {
 	return offset_at(p, r + 1);
+}
+
+// The entries of a request, and what its offsets say.
+struct Span {
+	int64_t first, past;
+	int64_t stated_first, stated_past;
+};
+
+static __device__ __forceinline__ Span span_of(const kvc__write_params &p, int64_t r)
+{
+	int64_t first = p.offsets[r], past = p.offsets[r + 1];
+	return { within_tokens(p, first), within_tokens(p, past), first, past };
 }
 
 // Does this slot get a record?
@@ -321,21 +340,19 @@ static __device__ __forceinline__ void check_slot(
 		report_range(p, r, slot, p.positions[e]);
 }
 
-static __device__ __forceinline__ void check_offsets(const kvc__write_params &p, int64_t r)
+static __device__ __forceinline__ void check_offsets(
+        const kvc__write_params &p, int64_t r, const Span &span)
 {
-	int64_t first = p.offsets[r], past = p.offsets[r + 1];
-	if (p.own_rules && (first < 0 || past < first || past > p.token_count))
-		report_range(p, r, -1, past);
+	if (p.own_rules && (span.stated_first < 0 || span.stated_past < span.stated_first ||
+	                           span.stated_past > p.token_count))
+		report_range(p, r, -1, span.stated_past);
 }
 
-// The link waits in the fingerprint field until all chains are walked, or, where there are few
-// entries, in shared memory: links[e].
-static __device__ __forceinline__ void park(const kvc__write_params &p, uint64_t *links, int64_t slot,
-        int64_t e, uint64_t chain)
+// The link waits in the fingerprint field until all chains are walked.
+static __device__ __forceinline__ void park(
+        const kvc__write_params &p, int64_t slot, int64_t e, uint64_t chain)
 {
-	if (links)
-		links[e] = chain;
-	else if (is_winner(p, slot, e))
+	if (is_winner(p, slot, e))
 		kvc__record_of(p.records, slot)->fingerprint = chain;
 }
 
@@ -390,14 +407,16 @@ static __device__ Start start_thread(const kvc__write_params &p, int64_t n, int6
 	return start;
 }
 
-// Walk request r from its start on.
-static __device__ __forceinline__ void walk_thread(const kvc__write_params &p, const Entries &in,
-        uint64_t *links, int64_t r, Start at)
+// Walk request r from its start on; put(entry, slot, link) for every entry that is stored. How many those are.
+template <typename Put>
+static __device__ __forceinline__ int walk_thread(const kvc__write_params &p, const Entries &in,
+        int64_t r, const Span &span, Start at, Put put)
 {
-	int64_t e = first_entry(p, r), past = past_entry(p, r);
-	check_offsets(p, r);
+	int64_t e = span.first, past = span.past;
+	int stored = 0;
+	check_offsets(p, r, span);
 	if (e >= past)
-		return;
+		return 0;
 	// The next entry is under way while this one is hashed.
 	int64_t slot = in.slots[e], token = in.tokens[e], position = in.positions[e];
 	if (at.refused)
@@ -418,7 +437,8 @@ static __device__ __forceinline__ void walk_thread(const kvc__write_params &p, c
 				at.position = position;
 				at.has_position = 1;
 			}
-			park(p, links, slot, e, at.chain);
+			put(e, slot, at.chain);
+			stored++;
 			if (!is_last)
 				at.chain = kvc__chain_next(at.chain, token, position);
 		} else {
@@ -426,6 +446,7 @@ static __device__ __forceinline__ void walk_thread(const kvc__write_params &p, c
 		}
 		slot = next_slot, token = next_token, position = next_position;
 	}
+	return stored;
 }
 
 // ---- chains by a block ----
@@ -504,7 +525,7 @@ static __device__ __forceinline__ void put_tile(
 			else if (w.carry_has[b])
 				check_step(p, r, e, chain, w.carry_position[b]);
 		}
-		park(p, nullptr, slot, e, chain);
+		park(p, slot, e, chain);
 	}
 }
 
@@ -556,7 +577,7 @@ static __device__ __forceinline__ void request_block(
 	Ancestors ancestors; // of thread 0
 	if (threadIdx.x == 0) {
 		int64_t entry;
-		check_offsets(p, r);
+		check_offsets(p, r, span_of(p, r));
 		w.path = { 0, 0 };
 		if (request_before(p, n, r, &entry) >= 0)
 			w.path = find_path(p, n, r);
@@ -614,21 +635,28 @@ static __device__ __forceinline__ bool is_overtaken(
 	return false;
 }
 
-static __device__ __forceinline__ void settle_owner(
-        const kvc__write_params &p, int64_t n, int64_t e, int64_t slot)
+// All of a record but the fingerprint. 'zero': that becomes 0.
+static __device__ __forceinline__ void settle_record(const kvc__write_params &p, const Entries &in,
+        int64_t e, int64_t slot, uint64_t chain, bool zero)
 {
-	if (!p.records.owners)
-		return;
+	kvc_record *record = kvc__record_of(p.records, slot);
+	record->prev_hash = chain;
+	record->token = in.tokens[e];
+	record->position = in.positions[e];
+	if (zero)
+		record->fingerprint = 0;
+}
+
+static __device__ __forceinline__ void settle_owner(
+        const kvc__write_params &p, int64_t r, int64_t slot)
+{
 	kvc_owner owner = { -1, p.step ? (uint32_t)*p.step : 0, (uint32_t)p.launch_tag };
-	if (p.batch.owner_request)
-		owner.request =
-		        kvc__value_of(p.batch, p.batch.owner_request, request_at(p, n, e), -1);
+	owner.request = kvc__value_of(p.batch, p.batch.owner_request, r, -1);
 	p.records.owners[slot] = owner;
 }
 
-// Everything but the fingerprint. 'zero': that becomes 0; only where no other entry can still want
-// the link that lies there. 'links': they are there, and not in the fingerprint's place. 'past': as
-// is_overtaken() asks.
+// 'zero': only where no other entry can still want the link that lies in the fingerprint's place. 'links': they
+// are there, and not in that place. 'past': as is_overtaken() asks.
 static __device__ __forceinline__ void settle_entry(const kvc__write_params &p, const Entries &in,
         const uint64_t *links, int64_t n, int64_t e, int64_t past, bool zero, Tally &tally)
 {
@@ -640,15 +668,28 @@ static __device__ __forceinline__ void settle_entry(const kvc__write_params &p, 
 	tally.run++;
 	if (!is_winner(p, slot, e) || is_overtaken(p, in, e, past))
 		return;
-	kvc_record *record = kvc__record_of(p.records, slot);
-	record->prev_hash = links ? links[e] : record->fingerprint;
-	record->token = in.tokens[e];
-	record->position = in.positions[e];
-	if (zero)
-		record->fingerprint = 0;
-	settle_owner(p, n, e, slot);
+	settle_record(p, in, e, slot,
+	        links ? links[e] : kvc__record_of(p.records, slot)->fingerprint, zero);
+	if (p.records.owners)
+		settle_owner(p, request_at(p, n, e), slot);
 	if (p.scratch)
 		p.scratch[slot] = 0;
+}
+
+static __device__ __forceinline__ void count_entries(
+        const kvc__write_params &p, unsigned long long run, unsigned long long skipped)
+{
+	kvc__cuda_tally all = { (int64_t)run, (int64_t)skipped, 0, (int64_t)run * p.bytes_hashed, 0 };
+	kvc__ring_count(p.ring, all, blockIdx.x == 0 && threadIdx.x == 0);
+}
+
+// By the whole warp, of few.
+static __device__ __forceinline__ void count_warp(const kvc__write_params &p, const Tally &tally)
+{
+	unsigned run = __reduce_add_sync(KVC__FULL_WARP, (unsigned)tally.run);
+	unsigned skipped = __reduce_add_sync(KVC__FULL_WARP, (unsigned)tally.skipped);
+	if (threadIdx.x % 32 == 0)
+		count_entries(p, run, skipped);
 }
 
 // By the whole block.
@@ -667,11 +708,8 @@ static __device__ __forceinline__ void count_block(const kvc__write_params &p, c
 		atomicAdd(&sums[1], (unsigned long long)skipped);
 	}
 	__syncthreads();
-	if (threadIdx.x == 0) {
-		kvc__cuda_tally all = { (int64_t)sums[0], (int64_t)sums[1], 0,
-			(int64_t)sums[0] * p.bytes_hashed, 0 };
-		kvc__ring_count(p.ring, all, blockIdx.x == 0);
-	}
+	if (threadIdx.x == 0)
+		count_entries(p, sums[0], sums[1]);
 }
 
 static __device__ __forceinline__ void check_count(const kvc__write_params &p)
@@ -710,7 +748,8 @@ KVC__KERNEL void __launch_bounds__(WALK_THREADS) kvc_write_chain(
 	        r += (int64_t)gridDim.x * blockDim.x)
 		if (past_entry(p, r) - first_entry(p, r) <= WALK_SHORT &&
 		        request_before(p, n, r, &entry) < 0)
-			walk_thread(p, entries_of(p), nullptr, r, start_thread(p, n, r));
+			walk_thread(p, entries_of(p), r, span_of(p, r), start_thread(p, n, r),
+			        [&](int64_t e, int64_t slot, uint64_t chain) { park(p, slot, e, chain); });
 	for (int64_t r = blockIdx.x; r < n; r += gridDim.x) {
 		int64_t length = past_entry(p, r) - first_entry(p, r);
 		if (length > WALK_SHORT || (length > 0 && request_before(p, n, r, &entry) >= 0))
@@ -748,39 +787,87 @@ KVC__KERNEL void __launch_bounds__(256) kvc_write_settle(
 	                            offsetof(kvc__strips_call, strips));
 }
 
-// What the block that walks the chains keeps.
-struct Small {
+// Whether records get their fingerprints from other blocks of this launch.
+static __device__ __forceinline__ bool is_hashed(const kvc__write_params &p)
+{
+	return p.is_computed && p.sources.head.hashed > 0;
+}
+
+// The entries of a call, where the block that walks its chains reads them.
+struct Staged {
 	int64_t slots[KVC__WRITE_SMALL_TOKENS], tokens[KVC__WRITE_SMALL_TOKENS];
 	int64_t positions[KVC__WRITE_SMALL_TOKENS];
+
+	__device__ __forceinline__ Entries entries() const
+	{
+		return { slots, tokens, positions };
+	}
+
+	__device__ __forceinline__ void put(int64_t e, int64_t slot, int64_t token, int64_t position)
+	{
+		slots[e] = slot, tokens[e] = token, positions[e] = position;
+	}
+
+	// 'meanwhile' is called while the first loads are under way.
+	template <typename Meanwhile>
+	__device__ __forceinline__ void fetch(const kvc__write_params &p, Meanwhile meanwhile)
+	{
+		int64_t e = threadIdx.x, slot = 0, token = 0, position = 0;
+		if (e < p.token_count)
+			slot = p.slots[e], token = p.tokens[e], position = p.positions[e];
+		meanwhile();
+		if (e < p.token_count)
+			put(e, slot, token, position);
+		for (e += blockDim.x; e < p.token_count; e += blockDim.x)
+			put(e, p.slots[e], p.tokens[e], p.positions[e]);
+	}
+};
+
+// A decode step, by one block: no scratch, and a thread for every request. Every load is asked for as soon as it
+// can be: such a call is a few of them, one after the other.
+static __device__ __forceinline__ void write_step(const kvc__write_params &p, Staged &staged)
+{
+	const Entries in = staged.entries();
+	const bool zero = !is_hashed(p);
+	const int64_t r = threadIdx.x, stated = *p.num_valid;
+	Start start = { 0, 0, 0, 0, 0 };
+	Span span = { 0, 0, 0, 0 };
+	Tally tally = { 0, 0 };
+	staged.fetch(p, [&] {
+		if (r < p.request_capacity) {
+			span = span_of(p, r);
+			start = start_of(p, r);
+		}
+	});
+	__syncthreads(); // entries are staged, and seeds were read as they are before the call
+	if (r < clamp_count(p, stated)) {
+		tally.run = walk_thread(
+		        p, in, r, span, start, [&](int64_t e, int64_t slot, uint64_t chain) {
+			        settle_record(p, in, e, slot, chain, zero);
+			        if (p.records.owners)
+				        settle_owner(p, r, slot);
+		        });
+		tally.skipped = span.past > span.first ? (int)(span.past - span.first) - tally.run : 0;
+	}
+	if (r == 0)
+		check_count(p);
+	count_warp(p, tally);
+}
+
+// What the block that walks the chains of any small call keeps.
+struct Small {
+	Staged staged;
 	uint64_t links[KVC__WRITE_SMALL_TOKENS];
 	uint16_t past[KVC__WRITE_SMALL_TOKENS]; // of the request of each entry
 };
 
-// All but the fingerprints, by one block. Every load is asked for as soon as it can be: a step of few
-// tokens is a few of them, one after the other.
+// All but the fingerprints, by one block.
 static __device__ __forceinline__ void write_chains(const kvc__write_params &p, Small &small)
 {
-	const Entries in = { small.slots, small.tokens, small.positions };
-	bool zero = !p.is_computed || p.sources.head.hashed == 0;
+	const Entries in = small.staged.entries();
+	const int64_t mine = threadIdx.x, n = request_count(p);
 	Tally tally = { 0, 0 };
-	Start start = { 0, 0, 0, 0, 0 };
-	int64_t mine = threadIdx.x, slot = 0, token = 0, position = 0;
-	const int64_t stated = *p.num_valid;
-	if (mine < p.token_count)
-		slot = p.slots[mine], token = p.tokens[mine], position = p.positions[mine];
-	if (mine < p.request_capacity) {
-		kvc__prefetch(p.offsets + mine + 1);
-		if (!p.scratch)
-			start = start_of(p, mine);
-	}
-	if (mine < p.token_count)
-		small.slots[mine] = slot, small.tokens[mine] = token, small.positions[mine] = position;
-	for (int64_t e = mine + blockDim.x; e < p.token_count; e += blockDim.x) {
-		small.slots[e] = p.slots[e];
-		small.tokens[e] = p.tokens[e];
-		small.positions[e] = p.positions[e];
-	}
-	int64_t n = clamp_count(p, stated);
+	small.staged.fetch(p, [] {});
 	int64_t begin = n > 0 ? first_entry(p, 0) : 0, end = n > 0 ? past_entry(p, n - 1) : 0;
 	__syncthreads();
 	for (int64_t e = begin + mine; p.scratch && e < end; e += blockDim.x)
@@ -788,15 +875,15 @@ static __device__ __forceinline__ void write_chains(const kvc__write_params &p, 
 	if (p.scratch)
 		__syncthreads();
 	for (int64_t r = mine; r < n; r += blockDim.x) {
-		if (p.scratch || r != mine)
-			start = start_thread(p, n, r);
-		walk_thread(p, in, small.links, r, start);
-		for (int64_t e = first_entry(p, r), past = past_entry(p, r); e < past; e++)
-			small.past[e] = (uint16_t)past;
+		const Span span = span_of(p, r);
+		walk_thread(p, in, r, span, start_thread(p, n, r),
+		        [&](int64_t e, int64_t, uint64_t chain) { small.links[e] = chain; });
+		for (int64_t e = span.first; e < span.past; e++)
+			small.past[e] = (uint16_t)span.past;
 	}
 	__syncthreads();
 	for (int64_t e = begin + mine; e < end; e += blockDim.x)
-		settle_entry(p, in, small.links, n, e, small.past[e], zero, tally);
+		settle_entry(p, in, small.links, n, e, small.past[e], !is_hashed(p), tally);
 	if (threadIdx.x == 0)
 		check_count(p);
 	count_block(p, tally);
@@ -814,23 +901,36 @@ static __device__ __forceinline__ void write_fingerprint(
 		kvc__record_of(p.records, slot)->fingerprint = fingerprint;
 }
 
-// The first block, and a warp an entry, if there is anything to hash.
-KVC__KERNEL void __launch_bounds__(KVC__WRITE_SMALL_THREADS) kvc_write_small(
-        const __grid_constant__ kvc__write_params_small head)
+// The first block has the chains; of the others warps have an entry each, if there is anything to hash.
+template <typename Chains, typename Walk>
+static __device__ __forceinline__ void write_small(const kvc__write_params &p, Walk walk)
 {
 	__shared__ __align__(16) union {
-		Small chains;
+		Chains chains;
 		char stages[SMALL_WARPS][KVC__ALONE_BYTES];
 	} shared;
-	const kvc__write_params &p = (const kvc__write_params &)head;
-	int warp = threadIdx.x / 32;
-	int64_t e = ((int64_t)blockIdx.x - 1) * SMALL_WARPS + warp;
+	int warp = threadIdx.x / 32, entries = KVC__WRITE_SMALL_ENTRIES(p.sources.head.is_splitmix);
+	int64_t e = ((int64_t)blockIdx.x - 1) * entries + warp;
 	kvc__row_keys keys; // no memory that an earlier kernel writes
 	keys.load();
 	kvc__wait_for_previous();
 	kvc__release_next();
 	if (blockIdx.x == 0)
-		write_chains(p, shared.chains);
-	else if (e < p.token_count)
+		walk(shared.chains);
+	else if (warp < entries && e < p.token_count)
 		write_fingerprint(p, keys, e, shared.stages[warp]);
+}
+
+KVC__KERNEL void __launch_bounds__(KVC__WRITE_SMALL_THREADS) kvc_write_step(
+        const __grid_constant__ kvc__write_params_small head)
+{
+	const kvc__write_params &p = (const kvc__write_params &)head;
+	write_small<Staged>(p, [&](Staged &staged) { write_step(p, staged); });
+}
+
+KVC__KERNEL void __launch_bounds__(KVC__WRITE_SMALL_THREADS) kvc_write_small(
+        const __grid_constant__ kvc__write_params_small head)
+{
+	const kvc__write_params &p = (const kvc__write_params &)head;
+	write_small<Small>(p, [&](Small &small) { write_chains(p, small); });
 }

@@ -7,8 +7,11 @@
 #include "cuda/canary_params.h"
 #include "cuda/ring_params.h"
 
-/* The one-launch form: a block that has all entries in shared memory, and warps of others. */
+/* The one-launch forms: a block that has all entries in shared memory, and warps of others. */
 #define KVC__WRITE_SMALL_THREADS 256
+/* Entries that such a block hashes: a warp each, but of splitmix, whose dependent steps fill a scheduler, only
+ * as many as there are schedulers. */
+#define KVC__WRITE_SMALL_ENTRIES(is_splitmix) ((is_splitmix) ? 4 : KVC__WRITE_SMALL_THREADS / 32)
 #define KVC__WRITE_SMALL_TOKENS 1024
 
 struct kvc__write_params {
@@ -32,7 +35,7 @@ struct kvc__write_params {
 	int64_t bytes_hashed; /* of one slot, 0 where the fingerprint is left to stamps */
 	int32_t own_rules;
 	int32_t is_computed;             /* 0: the fingerprint becomes 0 */
-	struct kvc__strips_call sources; /* last: only the one-launch form takes its beginning */
+	struct kvc__strips_call sources; /* last: only the one-launch forms take its beginning */
 };
 
 #endif
