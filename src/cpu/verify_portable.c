@@ -322,9 +322,9 @@ KVC__INLINED static inline void ask_for_record(
  * The common case in few instructions: nothing is wrong with entry i, whose bytes have the fingerprint
  * 'now', and nothing is to be counted but that they were hashed. A no says nothing: look_at() decides.
  */
-KVC__INLINED static inline int is_sound(const struct scan *scan, int64_t i, uint64_t now)
+KVC__INLINED static inline int is_sound(
+        const struct kvc__verify *verify, int hashes, int64_t i, uint64_t now)
 {
-	const struct kvc__verify *verify = scan->verify;
 	const kvc_group *group = &verify->group;
 	int64_t slot = verify->slots[i], prev = verify->prev_slots[i];
 	int64_t token = expected_token_of(verify, i);
@@ -337,7 +337,7 @@ KVC__INLINED static inline int is_sound(const struct scan *scan, int64_t i, uint
 	       record->prev_hash != 0 && /* not void */
 	       (token == -1 || token == record->token) &&
 	       record->position == verify->expected_positions[i] &&
-	       (!scan->hashes || record->fingerprint == now);
+	       (!hashes || record->fingerprint == now);
 }
 
 /* Entries from 'first' on, at most KVC__BATCH_SLOTS; more follow up to 'past'. Flags the chunks of
@@ -345,16 +345,19 @@ KVC__INLINED static inline int is_sound(const struct scan *scan, int64_t i, uint
 static int64_t scan_some(struct scan *scan, int64_t first, int64_t past, struct kvc__tally *tally)
 {
 	const struct kvc__verify *verify = scan->verify;
+	/* A copy whose address nobody has: no store can change it, so it stays in registers. */
+	const struct kvc__verify same = *verify;
+	const int simple = scan->simple, hashes = scan->hashes;
 	uint64_t now[KVC__BATCH_SLOTS];
 	int64_t next = past - first > KVC__BATCH_SLOTS ? first + KVC__BATCH_SLOTS : past;
 	int64_t sound = 0;
 
 	fingerprint_entries_from(verify, first, next - first, now);
 	for (int64_t i = first; i < first + RECORDS_AHEAD; i++)
-		ask_for_record(verify, i, next);
+		ask_for_record(&same, i, next);
 	for (int64_t i = first; i < next; i++) {
-		ask_for_record(verify, i + RECORDS_AHEAD, next);
-		if (scan->simple && is_sound(scan, i, now[i - first])) {
+		ask_for_record(&same, i + RECORDS_AHEAD, next);
+		if (simple && is_sound(&same, hashes, i, now[i - first])) {
 			sound++;
 			continue;
 		}
@@ -365,7 +368,7 @@ static int64_t scan_some(struct scan *scan, int64_t first, int64_t past, struct 
 		tally->chain_unchecked += finding.chain_unchecked;
 		tally->bytes_hashed += finding.hashed ? scan->slot_bytes : 0;
 	}
-	tally->bytes_hashed += scan->hashes ? sound * scan->slot_bytes : 0;
+	tally->bytes_hashed += hashes ? sound * scan->slot_bytes : 0;
 	return next;
 }
 
