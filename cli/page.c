@@ -85,6 +85,11 @@ static bool find_place(struct page_place *place, const char *path)
 		errno = ENOENT;
 		return false;
 	}
+	if (!there &&
+	        lstat(path, &status) == 0) { /* a link that leads nowhere, which must stay one */
+		errno = ENOENT;
+		return false;
+	}
 	place->path = there ? realpath(path, NULL) : strdup(path);
 	if (!place->path)
 		return false;

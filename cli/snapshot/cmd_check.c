@@ -365,8 +365,8 @@ static int check_many(struct session *session)
 	int code = fleet_run(&run);
 
 	if (!session->jsonl && !session->settings.json)
-		printf("%lld files: %lld sound, %lld damaged, %lld not checked\n",
-		        (long long)session->fleet.count,
+		printf("%lld file%s: %lld sound, %lld damaged, %lld not checked\n",
+		        (long long)session->fleet.count, session->fleet.count == 1 ? "" : "s",
 		        (long long)(session->fleet.count - run.damaged - run.failed),
 		        (long long)run.damaged, (long long)run.failed);
 	return code;

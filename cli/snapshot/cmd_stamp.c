@@ -23,8 +23,12 @@ enum {
 };
 
 static const struct cli_option own_options[] = {
-	{ OPTION_OUTPUT, "output", "SIDE", "the side file to write (-o)" },
-	{ OPTION_BESIDE, "beside", NULL, "or: a side file beside each cache, FILE" SIDE_SUFFIX },
+	{ OPTION_OUTPUT, "output", "SIDE",
+	        "the side file to write (-o); of what is there only a\nstamp or an empty file is "
+	        "replaced" },
+	{ OPTION_BESIDE, "beside", NULL,
+	        "or: a side file beside each cache, FILE" SIDE_SUFFIX
+	        "\nit replaces what -o would" },
 	{ OPTION_FROM_FILE, "from-file", "LIST",
 	        "also stamp the files named in it; - = standard input" },
 	{ OPTION_JSONL, "jsonl", NULL, "one line of JSON for each file" },
@@ -152,7 +156,8 @@ static int stamp_each_beside(struct session *session)
 	int code = fleet_run(&run);
 
 	if (!session->jsonl && !session->settings.json)
-		printf("%lld files: %lld stamped, %lld not\n", (long long)session->fleet.count,
+		printf("%lld file%s: %lld stamped, %lld not\n", (long long)session->fleet.count,
+		        session->fleet.count == 1 ? "" : "s",
 		        (long long)(session->fleet.count - run.failed), (long long)run.failed);
 	return code;
 }

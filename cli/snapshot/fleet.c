@@ -115,32 +115,70 @@ int fleet_add(struct fleet *fleet, const char *path, const struct saved_options 
 	                                     : append_path(fleet, path);
 }
 
+/* ---- lines ---- */
+
+/* Nobody has longer ones or more of them; a device or a pipe without an end has. */
+#define LINE_BYTES_MAX ((size_t)1 << 20)
+#define LINES_MAX ((int64_t)1 << 22)
+
+struct lines {
+	FILE *file;
+	const char *path;
+	char *text; /* the line, without its end */
+	size_t bytes;
+	bool torn; /* the line has no end */
+	int64_t count;
+};
+
+static int fail_lines(const struct lines *lines, const char *reason)
+{
+	return cli_fail("cli-input-unreadable", "path", lines->path, "reason", reason, NULL);
+}
+
+/* The next line; *ended: there is none. 0, or CLI_CANNOT with the error printed. */
+static int next_list_line(struct lines *lines, bool *ended)
+{
+	int next = EOF;
+
+	if (!lines->text)
+		lines->text = malloc(LINE_BYTES_MAX + 1);
+	if (!lines->text)
+		return fail_path(lines->path, ENOMEM);
+	lines->bytes = 0;
+	while (lines->bytes < LINE_BYTES_MAX && (next = getc(lines->file)) != EOF && next != '\n')
+		lines->text[lines->bytes++] = (char)next;
+	lines->text[lines->bytes] = '\0';
+	lines->torn = next == EOF;
+	*ended = lines->torn && lines->bytes == 0;
+	if (ferror(lines->file))
+		return fail_path(lines->path, errno);
+	if (lines->bytes == LINE_BYTES_MAX)
+		return fail_lines(lines, "a line has 1048576 bytes or more");
+	if (!*ended && lines->count++ == LINES_MAX)
+		return fail_lines(lines, "it has more than 4194304 lines");
+	return 0;
+}
+
 int fleet_add_list(struct fleet *fleet, const char *path, const struct saved_options *options)
 {
 	bool standard = strcmp(path, "-") == 0;
-	FILE *file = standard ? stdin : fopen(path, "re");
-	char *line = NULL;
-	size_t capacity = 0;
-	ssize_t bytes;
+	struct lines lines = { .file = standard ? stdin : fopen(path, "re"), .path = path };
+	bool ended = false;
 	int code = 0;
 
-	if (!file)
+	if (!lines.file)
 		return fail_path(path, errno);
 	fleet->expanded = true;
-	while (code == 0 && (bytes = getline(&line, &capacity, file)) >= 0) {
-		if (bytes > 0 && line[bytes - 1] == '\n')
-			line[--bytes] = '\0';
-		if (strlen(line) != (size_t)bytes)
-			code = cli_fail("cli-input-unreadable", "path", path, "reason",
-			        "a zero byte in it; paths stand in lines of their own", NULL);
-		else if (line[0])
-			code = fleet_add(fleet, line, options);
+	while (code == 0 && (code = next_list_line(&lines, &ended)) == 0 && !ended) {
+		if (strlen(lines.text) != lines.bytes)
+			code = fail_lines(
+			        &lines, "a zero byte in it; paths stand in lines of their own");
+		else if (lines.bytes > 0)
+			code = fleet_add(fleet, lines.text, options);
 	}
-	if (code == 0 && ferror(file))
-		code = fail_path(path, errno);
-	free(line);
+	free(lines.text);
 	if (!standard)
-		fclose(file);
+		fclose(lines.file);
 	return code;
 }
 
@@ -313,49 +351,59 @@ int fleet_run(struct fleet_run *run)
 /* ---- logs ---- */
 
 struct fleet_log {
-	json_t *lines; /* path to line */
+	json_t *lines; /* by path what is needed of a line */
 	bool torn;
 };
 
 static void take_line(struct fleet_log *log, const char *line)
 {
-	json_t *object = json_loads(line, 0, NULL);
+	static const char *const kept[] = { "exit", "bytes", "modified" };
+	json_t *object = json_loads(line, 0, NULL), *small = json_object();
 	const char *path = json_string_value(json_object_get(object, "file"));
 
+	for (size_t i = 0; path && i < sizeof(kept) / sizeof(kept[0]); i++)
+		json_object_set(small, kept[i], json_object_get(object, kept[i]));
 	if (path)
-		json_object_set(log->lines, path, object);
+		json_object_set(log->lines, path, small);
+	json_decref(small);
 	json_decref(object);
+}
+
+static int read_log(struct fleet_log *log, struct lines *lines)
+{
+	bool ended = false;
+
+	for (;;) {
+		int code = next_list_line(lines, &ended);
+		if (code || ended)
+			return code;
+		log->torn = lines->torn;
+		take_line(log, lines->text);
+	}
 }
 
 int fleet_log_open(struct fleet_log **out, const char *path)
 {
-	FILE *file = fopen(path, "re");
+	struct lines lines = { .file = fopen(path, "re"), .path = path };
 	struct fleet_log *log;
-	char *line = NULL;
-	size_t capacity = 0;
-	ssize_t bytes;
 	int code = 0;
 
-	if (!file && errno != ENOENT)
+	if (!lines.file && errno != ENOENT)
 		return fail_path(path, errno);
 	log = calloc(1, sizeof(*log));
 	if (log)
 		log->lines = json_object();
 	if (!log || !log->lines) {
-		if (file)
-			fclose(file);
+		if (lines.file)
+			fclose(lines.file);
 		free(log);
 		return fail_path(path, ENOMEM);
 	}
-	while (file && (bytes = getline(&line, &capacity, file)) >= 0) {
-		log->torn = bytes > 0 && line[bytes - 1] != '\n';
-		take_line(log, line);
+	if (lines.file) {
+		code = read_log(log, &lines);
+		free(lines.text);
+		fclose(lines.file);
 	}
-	if (file && ferror(file))
-		code = fail_path(path, errno);
-	free(line);
-	if (file)
-		fclose(file);
 	if (code)
 		fleet_log_close(log);
 	else

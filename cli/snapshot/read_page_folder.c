@@ -12,6 +12,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@
 #define KEY_LEAST 16 /* hexadecimal digits of a page's key */
 #define GROUPS_MAX 64
 #define SIZES_MAX 4
+#define BELOW_BYTES (PATH_MAX + 258) /* any path that opens, and a name in it */
 
 /* Files of one size, and the first of their names. */
 struct folder_size {
@@ -196,24 +198,24 @@ static void visit_blocks(struct folder_scan *scan, const char *path, const char 
 static void visit_group_folders(struct folder_scan *scan, const char *path, const char *context,
         const char *name, const struct stat *status)
 {
-	char below[3072];
+	char below[BELOW_BYTES];
 
 	(void)context;
 	if (!S_ISDIR(status->st_mode) || !is_group_folder(name))
 		return;
-	snprintf(below, sizeof(below), "%.2700s/%.64s", path, name);
+	snprintf(below, sizeof(below), "%.*s/%.255s", PATH_MAX, path, name);
 	for_each_entry(scan, below, strrchr(path, '/') + 1, visit_blocks);
 }
 
 static void visit_shards(struct folder_scan *scan, const char *path, const char *context,
         const char *name, const struct stat *status)
 {
-	char below[3072];
+	char below[BELOW_BYTES];
 
 	(void)context;
 	if (!S_ISDIR(status->st_mode) || !is_shard(name))
 		return;
-	snprintf(below, sizeof(below), "%.2700s/%s", path, name);
+	snprintf(below, sizeof(below), "%.*s/%.255s", PATH_MAX, path, name);
 	for_each_entry(scan, below, "", visit_group_folders);
 }
 
@@ -235,7 +237,7 @@ static bool holds_entry(const char *path, bool (*is_it)(const char *path, const 
 /* Files of other formats may be named by a hash, too: they say at their beginning what they are. */
 static bool is_raw_page(const char *path, const char *name)
 {
-	char below[3072];
+	char below[BELOW_BYTES];
 	struct saved_file *file;
 	struct saved_error error;
 	struct saved_probe probe = { .path = below };
@@ -243,7 +245,7 @@ static bool is_raw_page(const char *path, const char *name)
 
 	if (!is_hicache_page(name))
 		return false;
-	snprintf(below, sizeof(below), "%.2700s/%.255s", path, name);
+	snprintf(below, sizeof(below), "%.*s/%.255s", PATH_MAX, path, name);
 	if (saved_file_open(&file, below, &error))
 		return true;
 	probe.file = file;
@@ -266,9 +268,9 @@ static bool is_block_folder(const char *path, const char *name)
 /* A number of three digits is a common name of a directory: it must hold groups. */
 static bool is_shard_of_groups(const char *path, const char *name)
 {
-	char below[3072];
+	char below[BELOW_BYTES];
 
-	snprintf(below, sizeof(below), "%.2700s/%.255s", path, name);
+	snprintf(below, sizeof(below), "%.*s/%.255s", PATH_MAX, path, name);
 	return is_shard(name) && holds_entry(below, is_block_folder);
 }
 

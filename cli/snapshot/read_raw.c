@@ -18,7 +18,8 @@ struct raw_job {
 	struct saved_cache *cache;
 	struct raw_manifest manifest;
 	const char *manifest_path;
-	char folder[2048]; /* what names are relative to; "" or it ends in a slash */
+	const char *folder; /* what names are relative to: its first bytes */
+	int folder_bytes;
 	const struct saved_plane *pages;
 	struct saved_error *error;
 };
@@ -87,15 +88,22 @@ static bool strides_of(const struct raw_group *group, int64_t rows, struct raw_s
 
 static int open_page(struct raw_job *job, const struct raw_page *page, struct saved_plane *out)
 {
-	char path[sizeof(job->error->path)];
+	int folder_bytes = page->file[0] == '/' ? 0 : job->folder_bytes;
+	bool slash = folder_bytes > 0 && job->folder[folder_bytes - 1] != '/';
+	size_t bytes = (size_t)folder_bytes + strlen(page->file) + 2;
+	char *path = malloc(bytes);
 	struct saved_file *file;
+	int failed;
 
-	snprintf(path, sizeof(path), "%s%.2000s", page->file[0] == '/' ? "" : job->folder,
-	        page->file);
-	if (saved_file_open_one_of_many(&file, path, job->error))
+	if (!path)
+		return saved_fail_memory(job->error, page->file);
+	snprintf(path, bytes, "%.*s%s%s", folder_bytes, job->folder, slash ? "/" : "", page->file);
+	failed = saved_file_open_one_of_many(&file, path, job->error);
+	free(path);
+	if (failed)
 		return -1;
 	if (saved_take_file(job->cache, file))
-		return saved_fail_memory(job->error, path);
+		return saved_fail_memory(job->error, page->file);
 	job->cache->file_bytes += saved_file_size(file);
 	out->file = file;
 	return 0;
@@ -365,14 +373,14 @@ static int add_identity(struct raw_job *job)
 	return 0;
 }
 
-/* The directory part of a path, with its slash; a directory itself gets one. */
+/* The directory part of a path, or a directory itself. */
 static void find_folder(struct raw_job *job, bool is_directory)
 {
 	const char *path = job->cache->path;
 	const char *slash = strrchr(path, '/');
-	int bytes = is_directory ? (int)strlen(path) : slash ? (int)(slash - path) + 1 : 0;
 
-	snprintf(job->folder, sizeof(job->folder), "%.*s%s", bytes, path, is_directory ? "/" : "");
+	job->folder = path;
+	job->folder_bytes = is_directory ? (int)strlen(path) : slash ? (int)(slash - path) + 1 : 0;
 }
 
 static int describe_raw(struct raw_job *job, const struct saved_options *options)

@@ -149,6 +149,8 @@ static char *resolve(const char *path, const char **reason)
 
 	if (!path[0]) /* a temporary name beside it would be a good one */
 		*reason = strerror(ENOENT);
+	if (!resolved && lstat(path, &status) == 0 && S_ISLNK(status.st_mode))
+		*reason = "it is a link that leads nowhere";
 	if (!resolved)
 		return strdup(path);
 	if (stat(resolved, &status) == 0 && !S_ISREG(status.st_mode))

@@ -41,3 +41,7 @@ for model in 1 2; do
 		'{"__metadata__":{"kvc.model":"\u001b[31m'$model'\nA"},"layers.0.k":{"dtype":"F32","shape":[1,1,1,4],"data_offsets":[0,16]}}' > m$model
 done
 kvcanary diff m1 m2 | LC_ALL=C grep -a identity | LC_ALL=C cat -v
+# What has no end is no list and no log.
+kvcanary check --from-file /dev/zero; echo "exit $?"
+yes '' | kvcanary check --from-file -; echo "exit ${PIPESTATUS[1]}"
+kvcanary stamp caches --beside --resume /dev/zero; echo "exit $?"

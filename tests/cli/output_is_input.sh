@@ -35,3 +35,8 @@ done
 kvcanary stamp caches/b.safetensors --beside; echo "exit $?"
 sum | cmp - before
 kvcanary stamp caches/b.safetensors -o empty; kvcanary stamp caches/b.safetensors -o empty | tail -1
+# A link that leads nowhere stays one.
+ln -s nowhere dangling
+kvcanary stamp caches/b.safetensors -o dangling; echo "exit $?"
+kvcanary diff caches/b.safetensors caches/b.safetensors --html dangling; echo "exit $?"
+readlink dangling

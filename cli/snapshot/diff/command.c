@@ -19,7 +19,9 @@ static const struct cli_option own_options[] = {
 	{ SAVED_OPTION_ROPE_FROM, "rope-from", "FILE",
 	        "the same, with base, scaling and heads out of\na model's GGUF or config.json" },
 	{ OPTION_HTML, "html", "FILE",
-	        "write a page with a map of all rows by layer; needs nothing from the network" },
+	        "write a page with a map of all rows by layer; needs nothing\n"
+	        "from the network. Of what is there only an HTML page or an\n"
+	        "empty file is replaced" },
 	CLI_OPTIONS_END,
 };
 
