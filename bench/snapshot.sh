@@ -1,6 +1,8 @@
 #!/bin/bash
-# Saved caches: speed of check and stamp beside 'cat FILE > /dev/null' (both warm), and peak memory
-# with a sparse file of 20 GB. Files go to a folder in TMPDIR and are removed.
+# Saved caches: speed of check, stamp and diff (of two equal files, then with one byte changed) beside
+# 'cat FILE > /dev/null' (all warm), and peak memory with a sparse file of 20 GB. A stamp is a new file
+# each time: what a file system takes to free an old one is not the command's. Files go to a folder in TMPDIR
+# and are removed.
 # usage: bench/snapshot.sh [KVCANARY [MEGABYTES [ROUNDS]]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -48,6 +50,7 @@ seconds() {
 	local least=
 	for ((i = 0; i < rounds; i++)); do
 		local begin end
+		rm -f "$folder/side.safetensors"
 		begin=$(date +%s%N)
 		"$@" >/dev/null || [ $? -eq 1 ]
 		end=$(date +%s%N)
@@ -72,15 +75,24 @@ cat "$folder/cache.safetensors" >/dev/null
 echo "load: $(cut -d ' ' -f 1-3 /proc/loadavg); $bytes bytes; least of $rounds rounds"
 read_ns=$(seconds cat "$folder/cache.safetensors")
 printf '%-8s %8.2f GB/s\n' cat "$(echo "$bytes / $read_ns" | bc -l)"
-for command in check stamp; do
-	words=("$kvcanary" "$command" "$folder/cache.safetensors")
-	if [ "$command" = stamp ]; then words+=(-o "$folder/side.safetensors"); fi
-	own_ns=$(seconds "${words[@]}")
-	printf '%-8s %8.2f GB/s, %3.0f %% of cat, peak %d MB\n' "$command" \
-		"$(echo "$bytes / $own_ns" | bc -l)" "$(echo "100 * $read_ns / $own_ns" | bc -l)" \
-		$(($(peak "${words[@]}") / 1024))
-done
-rm "$folder/cache.safetensors"
+
+# report FILES COMMAND...: its speed over the bytes of so many files.
+report() {
+	local files=$1 own_ns
+	shift
+	own_ns=$(seconds "$kvcanary" "$@")
+	printf '%-8s %8.2f GB/s, %3.0f %% of cat, peak %d MB\n' "$1" \
+		"$(echo "$files * $bytes / $own_ns" | bc -l)" \
+		"$(echo "100 * $files * $read_ns / $own_ns" | bc -l)" \
+		$(($(peak "$kvcanary" "$@") / 1024))
+}
+report 1 check "$folder/cache.safetensors"
+report 1 stamp "$folder/cache.safetensors" -o "$folder/side.safetensors"
+cp "$folder/cache.safetensors" "$folder/copy.safetensors"
+report 2 diff "$folder/cache.safetensors" "$folder/copy.safetensors"
+printf '\1' | dd of="$folder/copy.safetensors" bs=1 seek=$((bytes / 2 & ~1)) conv=notrunc status=none
+report 2 diff "$folder/cache.safetensors" "$folder/copy.safetensors"
+rm "$folder/cache.safetensors" "$folder/copy.safetensors"
 
 if [ "${SPARSE:-1}" = 1 ]; then
 	make "$folder/sparse.safetensors" 32 8 $((20 * 1024 * 1024 * 1024 / (32 * 2 * 8 * 128 * 2))) 128 0
