@@ -78,14 +78,14 @@ static kvc_status launch_verify(const struct kvc__verify_params *p, int kind, vo
 		int blocks;
 		unsigned threads, shared;
 	} shapes[] = {
-		{ KVC__LIGHT_BLOCKS, 256, 0 },
-		{ KVC__PIECE_BLOCKS, 256, 0 },
-		{ KVC__PIECE_BLOCKS, 256, 0 },
+		{ KVC__LIGHT_BLOCKS, KVC__LIGHT_THREADS, 0 },
+		{ KVC__PIECE_BLOCKS, KVC__LIGHT_THREADS, 0 },
+		{ KVC__PIECE_BLOCKS, KVC__LIGHT_THREADS, 0 },
 		{ KVC__ROW_BLOCKS, KVC__ROW_THREADS, KVC__ROW_SHARED },
 		{ KVC__ROW_BLOCKS, KVC__ROW_THREADS, KVC__ROW_SHARED },
 		{ KVC__TILE_BLOCKS, KVC__TILE_THREADS, KVC__TILE_SHARED },
 	};
-	int64_t each = kind < VERIFY_PLAIN ? 256 : 1;
+	int64_t each = kind < VERIFY_PLAIN ? KVC__LIGHT_THREADS : 1;
 	int64_t wanted = (p->capacity + each - 1) / each;
 	struct kvc__chip chip;
 

@@ -394,13 +394,12 @@ static __device__ __forceinline__ unsigned find_unsound(
 			before = { token, position, hash, 0 };
 		bool starts = !fetch && !linked;
 		uint64_t chain = starts ? kvc__chain_start(0) : kvc__next_of(before);
-		bool sound = live && record.prev_hash == chain && record.position == e.position &&
+		// A chain that is not zero is also not that of a record never stamped; judge() knows about one that is.
+		bool sound = live && record.prev_hash == chain && chain != 0 && record.position == e.position &&
 		             (e.token == -1 || record.token == e.token);
 		if (starts)
 			sound = sound && e.prev == PREV_START && !p.batch.namespaces &&
 			        !(p.own_rules && e.position > 0);
-		if (p.own_rules && (record.token | record.position) == 0)
-			sound = sound && (record.prev_hash | record.fingerprint) != 0;
 		if (BYTES == BYTES_PIECE)
 			sound = sound && kvc__hash_piece(p.sources.head, strip, piece) == record.fingerprint;
 		if (BYTES == BYTES_SHORT && sound)
@@ -559,7 +558,7 @@ static __device__ __forceinline__ void verify_batches(const kvc__verify_params &
 // ---- names that the host looks up ----
 
 #define LIGHT(NAME, PARAMS, BYTES) \
-	KVC__KERNEL void __launch_bounds__(256, BYTES == BYTES_NONE ? KVC__LIGHT_BLOCKS : KVC__PIECE_BLOCKS) NAME(const __grid_constant__ PARAMS p) \
+	KVC__KERNEL void __launch_bounds__(KVC__LIGHT_THREADS, BYTES == BYTES_NONE ? KVC__LIGHT_BLOCKS : KVC__PIECE_BLOCKS) NAME(const __grid_constant__ PARAMS p) \
 	{ \
 		verify_light<BYTES>((const kvc__verify_params &)p); \
 	}

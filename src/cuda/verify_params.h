@@ -7,10 +7,11 @@
 #include "cuda/canary_params.h"
 #include "cuda/ring_params.h"
 
-/* Blocks of a light kernel that are resident at once on a multiprocessor: where no bytes are hashed, and
- * where some are. */
-#define KVC__LIGHT_BLOCKS 5
-#define KVC__PIECE_BLOCKS 4
+/* Threads of a block of a light kernel, few because a block waits for the last of them; and blocks that are
+ * resident at once on a multiprocessor: where no bytes are hashed, and where some are. */
+#define KVC__LIGHT_THREADS 128
+#define KVC__LIGHT_BLOCKS 10
+#define KVC__PIECE_BLOCKS 8
 
 struct kvc__verify_params {
 	struct kvc__cuda_records records;
