@@ -14,8 +14,8 @@ enum { BENCH_FULL, BENCH_QUICK, BENCH_TINY };
 
 /* What the user asked for; NULL and 0 = everything. */
 struct bench_settings {
-	int effort; /* BENCH_*: the shapes that are run, and for how long */
-	const char *op;
+	int effort;     /* BENCH_*: the shapes that are run, and for how long */
+	const char *op; /* beginnings of names, with commas between them */
 	const char *variant;
 	int32_t threads;
 	int64_t tokens;
@@ -90,6 +90,7 @@ typedef void (*bench_sink)(void *context, const struct bench_row *row);
 struct bench {
 	struct bench_settings settings;
 	const char *variant; /* that runs in this process */
+	int names_only;      /* the sink gets the rows, but nothing is made or timed */
 	bench_sink sink;
 	void *sink_context;
 };
@@ -101,19 +102,26 @@ void bench_add(struct bench_case *bench_case, const char *op, enum bench_role ro
         void *context, int64_t bytes);
 /* Time all contenders, hand the rows to the sink, and empty the case for the next one. */
 void bench_run(struct bench *bench, struct bench_case *bench_case);
-/* Is this operation, or number of threads, or of tokens, asked for? */
-int bench_wants_op(const struct bench *bench, const char *op);
-int bench_wants_threads(const struct bench *bench, int32_t threads);
-int bench_wants_tokens(const struct bench *bench, int64_t tokens);
-/* Has the variant that runs here a kernel of its own for the library's 'operation'? Operations that
- * have none but the portable one belong to "portable". */
-int bench_has_kernel(const struct bench *bench, const char *operation);
-
 /* Run part(context, index) for index 0 .. count-1 on as many threads, index 0 on this one. */
 typedef void (*bench_part)(void *context, int32_t index);
 void bench_parallel(int32_t count, bench_part part, void *context);
 /* Piece 'index' of 'count' of [0, length): its first entry; that of index + 1 is its end. */
 int64_t bench_piece(int64_t length, int32_t index, int32_t count);
+
+/* ---- bench_filters.c ---- */
+
+/* Is this operation, or variant, or number of threads, or of tokens, asked for? */
+int bench_wants_op(const struct bench *bench, const char *op);
+int bench_wants_variant(const struct bench *bench, const char *variant);
+int bench_wants_threads(const struct bench *bench, int32_t threads);
+int bench_wants_tokens(const struct bench *bench, int64_t tokens);
+/* Has the variant that runs here a kernel of its own for the library's 'operation'? Operations that
+ * have none but the portable one belong to "portable". */
+int bench_has_kernel(const struct bench *bench, const char *operation);
+struct bench_result;
+/* Does something pass all filters? 'cases': the rows of a run without filters, which are reordered. If
+ * not, stderr says which filter is to blame and what there is. */
+int bench_filters_match(const struct bench_settings *settings, struct bench_result *cases);
 
 /* ---- bench_memory.c ---- */
 

@@ -249,7 +249,8 @@ static void make_pool(struct canary_world *w)
 	w->ring = ring;
 }
 
-static void make_canary(struct canary_world *w, int64_t slots, int64_t row_bytes, int64_t requests)
+static void make_canary(const struct bench *bench, struct canary_world *w, int64_t slots,
+        int64_t row_bytes, int64_t requests)
 {
 	uint64_t seed = 5;
 
@@ -257,6 +258,8 @@ static void make_canary(struct canary_world *w, int64_t slots, int64_t row_bytes
 	w->slots = slots;
 	w->row_bytes = row_bytes;
 	w->requests = requests;
+	if (bench->names_only)
+		return;
 	w->order = bench_alloc((size_t)slots * 8);
 	w->tokens = bench_alloc((size_t)slots * 8);
 	w->positions = bench_alloc((size_t)slots * 8);
@@ -345,7 +348,8 @@ static void run_coverage(struct bench *bench, struct canary_world *w, const stru
 	for (w->threads = 1; w->threads <= 2; w->threads++) {
 		if (!bench_wants_threads(bench, w->threads))
 			continue;
-		write_call(w, 0); /* the records that verify compares with */
+		if (!bench->names_only)
+			write_call(w, 0); /* the records that verify compares with */
 		int all = of->coverage == KVC_COVERAGE_ALL;
 		run_op(bench, w, "verify", of->name, verify_call, all ? entries_call : NULL, bytes);
 		run_op(bench, w, "write", of->name, write_call, all ? rows_call : NULL, bytes);
@@ -386,7 +390,7 @@ void bench_canary(struct bench *bench)
 		                                        : pools[i].tiny;
 		if (slots == 0 || !bench_wants_tokens(bench, slots))
 			continue;
-		make_canary(&world, slots, pools[i].row_bytes, pools[i].requests);
+		make_canary(bench, &world, slots, pools[i].row_bytes, pools[i].requests);
 		size_t count = effort == BENCH_QUICK ? 2 : sizeof coverages / sizeof coverages[0];
 		for (size_t k = 0; k < count; k++)
 			run_coverage(bench, &world, &coverages[k]);
@@ -410,7 +414,7 @@ void bench_plan(struct bench *bench)
 		struct canary_world world;
 		if (!bench_wants_tokens(bench, batches[i] * length))
 			continue;
-		make_canary(&world, batches[i] * length, 2, batches[i]);
+		make_canary(bench, &world, batches[i] * length, 2, batches[i]);
 		for (world.threads = 1; world.threads <= 2; world.threads++)
 			if (bench_wants_threads(bench, world.threads))
 				run_op(bench, &world, "plan", "int32", plan_call,

@@ -141,7 +141,7 @@ static int move_count;
 
 static void make_arenas(const struct bench *bench)
 {
-	if (arena_from)
+	if (arena_from || bench->names_only)
 		return;
 	arena_bytes = (bench->settings.cold_bytes + 4095) / 4096 * 4096;
 	arena_from = bench_alloc((size_t)arena_bytes + 8192);

@@ -20,9 +20,9 @@ static const char help[] =
         "plain copies and reads of as many bytes. Best of N; N is printed.\n\n"
         "  --quick            fewer shapes, less than 40 seconds\n"
         "  --tiny             hardly anything, some seconds: for tests\n"
-        "  --op NAME          only operations that begin with NAME (rope_pool_fused, scatter, "
-        "plan,\n"
-        "                     write, verify, scan_finite)\n"
+        "  --op NAME,...      only operations that begin with one of the NAMEs "
+        "(rope_pool_fused,\n"
+        "                     scatter, plan, write, verify, scan_finite)\n"
         "  --variant NAME     only this CPU variant (see 'kvcanary cpu')\n"
         "  --threads N        only 1 or only 2 threads\n"
         "  --tokens N         only cases of N tokens (slots, entries)\n"
@@ -32,8 +32,8 @@ static const char help[] =
         "                     to reach (8,10); when it does not, ratios are marked\n"
         "  --json             one JSON object instead of the table\n"
         "  --help             this text\n\n"
-        "exit code: 0, or 2 if it could not run\n"
-        "example:   kvcanary-bench --quick --op rope_pool_fused --threads 1\n\n"
+        "exit code: 0, or 2 if it could not run or nothing passes the filters\n"
+        "example:   kvcanary-bench --quick --op scatter,verify --threads 1\n\n"
         "docs/benchmarks.md says what the numbers mean.\n";
 
 enum {
@@ -101,29 +101,34 @@ static int take_reference(struct bench_settings *settings)
 	               : bad_value("reference", optarg);
 }
 
-/* An operation must begin with it: what matches none would be an empty table. */
+static int take_count(const char *option, double most, int64_t *out)
+{
+	double number = 0;
+	if (!take_number(option, 1, most, &number))
+		return 0;
+	*out = (int64_t)number;
+	return (double)*out == number ? 1 : bad_value(option, optarg);
+}
+
+/* Which names there are is known later. */
 static int take_op(struct bench_settings *settings)
 {
-	static const char *const ops[] = { "rope_pool_fused", "rope_pool_fused+stamp",
-		"rope_pool_fused in place", "rope_pool_fused fp8", "scatter", "plan", "write",
-		"verify", "scan_finite" };
-	const size_t count = sizeof ops / sizeof ops[0];
-
-	for (size_t i = 0; i < count; i++)
-		if (strncmp(ops[i], optarg, strlen(optarg)) == 0) {
-			settings->op = optarg;
+	settings->op = optarg;
+	for (const char *at = optarg;; at++) {
+		size_t length = strcspn(at, ",");
+		if (length == 0)
+			return bad_value("op", optarg);
+		at += length;
+		if (*at == '\0')
 			return 1;
-		}
-	fprintf(stderr, "kvcanary-bench: no operation begins with '%s'; there are: ", optarg);
-	for (size_t i = 0; i < count; i++)
-		fprintf(stderr, "%s%s", ops[i], i + 1 < count ? ", " : "\n");
-	return 0;
+	}
 }
 
 static int take_option(struct command *command, int option)
 {
 	struct bench_settings *settings = &command->settings;
 	double number = 0;
+	int64_t count = 0;
 
 	switch (option) {
 	case OPTION_QUICK:
@@ -138,11 +143,12 @@ static int take_option(struct command *command, int option)
 		settings->variant = optarg;
 		return 1;
 	case OPTION_THREADS:
-		settings->threads = take_number("threads", 1, 2, &number) ? (int32_t)number : -1;
-		return settings->threads > 0;
+		if (!take_count("threads", 2, &count))
+			return 0;
+		settings->threads = (int32_t)count;
+		return 1;
 	case OPTION_TOKENS:
-		settings->tokens = take_number("tokens", 1, 1e9, &number) ? (int64_t)number : -1;
-		return settings->tokens > 0;
+		return take_count("tokens", 1e9, &settings->tokens);
 	case OPTION_SECONDS:
 		return take_number("seconds", 0.0001, 3600, &settings->case_seconds);
 	case OPTION_REFERENCE:
@@ -201,6 +207,14 @@ static void complete_settings(struct bench_settings *settings, int64_t llc_bytes
 		settings->case_seconds = seconds[settings->effort];
 }
 
+static void run_operations(struct bench *bench)
+{
+	bench_rope(bench);
+	bench_scatter(bench);
+	bench_plan(bench);
+	bench_canary(bench);
+}
+
 /* ---- the child ---- */
 
 static void send_row(void *context, const struct bench_row *row)
@@ -217,22 +231,21 @@ static void send_row(void *context, const struct bench_row *row)
 
 static int run_child(struct command *command)
 {
-	struct bench bench = { command->settings, NULL, send_row, &command->child_pipe };
+	struct bench bench = { command->settings, NULL, 0, send_row, &command->child_pipe };
 	size_t chosen;
 
 	bench_check(kvc_cpu_chosen(&chosen));
 	bench.variant = kvc_cpu_variant_at(chosen).name;
-	bench_rope(&bench);
-	bench_scatter(&bench);
-	bench_plan(&bench);
-	bench_canary(&bench);
+	run_operations(&bench);
 	return 0;
 }
 
 /* ---- the parent ---- */
 
-static void keep_row(struct bench_result *result, const struct bench_row *row)
+static void keep_row(void *context, const struct bench_row *row)
 {
+	struct bench_result *result = context;
+
 	if (result->row_count % 64 == 0) {
 		void *rows = realloc(result->rows, (result->row_count + 64) * sizeof *row);
 		if (!rows) {
@@ -310,14 +323,39 @@ static void append(char *list, size_t list_bytes, const char *word, const char *
 	(void)snprintf(list + used, list_bytes - used, "%s%s%s", used ? ", " : "", word, more);
 }
 
-static void list_variants(struct bench_result *result, const struct bench_settings *settings)
+static void keep_case(void *context, const struct bench_row *row)
+{
+	if (strcmp(row->variant, "bare") != 0)
+		keep_row(context, row);
+}
+
+static int filters_match(const struct bench_settings *settings)
+{
+	struct bench_result cases;
+	struct bench bench = { *settings, NULL, 1, keep_case, &cases };
+
+	memset(&cases, 0, sizeof cases);
+	bench.settings.op = bench.settings.variant = NULL;
+	bench.settings.threads = 0;
+	bench.settings.tokens = 0;
+	for (size_t i = 0; i < kvc_cpu_variant_count(); i++) {
+		bench.variant = kvc_cpu_variant_at(i).name;
+		if (kvc_cpu_variant_at(i).supported)
+			run_operations(&bench);
+	}
+	int match = bench_filters_match(settings, &cases);
+	free(cases.rows);
+	return match;
+}
+
+static void list_variants(struct bench_result *result, const struct bench *bench)
 {
 	for (size_t i = 0; i < kvc_cpu_variant_count(); i++) {
 		kvc_cpu_variant variant = kvc_cpu_variant_at(i);
 		if (!variant.supported)
 			append(result->not_run, sizeof result->not_run, variant.name,
 			        " (this machine cannot)");
-		else if (settings->variant && strcmp(settings->variant, variant.name) != 0)
+		else if (!bench_wants_variant(bench, variant.name))
 			append(result->not_run, sizeof result->not_run, variant.name,
 			        " (not asked for)");
 		else
@@ -329,7 +367,7 @@ static void list_variants(struct bench_result *result, const struct bench_settin
 
 static void measure_ceilings(const struct command *command, struct bench_result *result)
 {
-	struct bench bench = { command->settings, NULL, NULL, NULL };
+	struct bench bench = { command->settings, NULL, 0, NULL, NULL };
 	const struct bench_settings *settings = &command->settings;
 
 	result->ceiling_count = bench_ceilings(&bench, result->ceilings);
@@ -357,23 +395,19 @@ static double deadline_of(const struct command *command, double begin, size_t in
 
 static int run_parent(const struct command *command, struct bench_result *result)
 {
-	const struct bench_settings *settings = &command->settings;
+	struct bench bench = { command->settings, NULL, 0, NULL, NULL };
 	int good = 1;
 	double begin = bench_now();
 
-	list_variants(result, settings);
-	if (!result->variants[0]) {
-		fprintf(stderr, "kvcanary-bench: no variant '%s' here; see 'kvcanary cpu'\n",
-		        settings->variant);
+	if (!filters_match(&command->settings))
 		return 2;
-	}
+	list_variants(result, &bench);
 	if (!command->json)
 		bench_print_head(stdout, result);
 	measure_ceilings(command, result);
 	for (size_t i = 0; i < kvc_cpu_variant_count() && good; i++) {
 		kvc_cpu_variant variant = kvc_cpu_variant_at(i);
-		if (variant.supported &&
-		        (!settings->variant || strcmp(settings->variant, variant.name) == 0))
+		if (variant.supported && bench_wants_variant(&bench, variant.name))
 			good = run_variant(
 			        command, variant.name, deadline_of(command, begin, i), result);
 	}

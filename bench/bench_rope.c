@@ -158,8 +158,8 @@ static unsigned char *make_rows(int64_t count, int64_t row, kvc_dtype dtype, uin
 	return rows;
 }
 
-static void make_world(
-        struct rope_world *w, const struct rope_shape *shape, kvc_dtype dtype, int64_t token_count)
+static void make_world(const struct bench *bench, struct rope_world *w,
+        const struct rope_shape *shape, kvc_dtype dtype, int64_t token_count)
 {
 	kvc_rope_options options = KVC_ROPE_OPTIONS_INIT;
 	uint64_t seed = 251;
@@ -172,6 +172,8 @@ static void make_world(
 	w->q_row = shape->q_heads * shape->q_dim * bench_dtype_bytes(dtype);
 	w->kv_row = shape->kv_heads * shape->kv_dim * bench_dtype_bytes(dtype);
 	w->pool_row = w->kv_row;
+	if (bench->names_only)
+		return;
 	w->q = make_rows(n, w->q_row, dtype, 1);
 	w->k = make_rows(n, w->kv_row, dtype, 2);
 	w->v = make_rows(n, w->kv_row, dtype, 3);
@@ -326,7 +328,7 @@ static void run_threads(struct bench *bench, struct rope_world *w, int64_t token
 static void run_world(struct bench *bench, const struct rope_shape *shape, kvc_dtype dtype)
 {
 	struct rope_world world;
-	make_world(&world, shape, dtype, tokens_needed(bench, shape, dtype));
+	make_world(bench, &world, shape, dtype, tokens_needed(bench, shape, dtype));
 	for (const int64_t *tokens = token_list(bench); *tokens; tokens++)
 		for (int32_t threads = 1; threads <= 2; threads++)
 			if (bench_wants_tokens(bench, *tokens) &&

@@ -77,6 +77,8 @@ static void make_scatter(
 
 	memset(w, 0, sizeof *w);
 	w->shape = shape;
+	if (bench->names_only)
+		return;
 	w->slices = 1 + bench->settings.cold_bytes / (tokens * 12);
 	w->flat = bench_alloc((size_t)(w->slices * tokens * 8));
 	w->table = bench_alloc((size_t)(w->slices * tokens * 4));

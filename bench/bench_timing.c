@@ -23,35 +23,6 @@ double bench_now(void)
 	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* ---- what is asked for ---- */
-
-int bench_wants_op(const struct bench *bench, const char *op)
-{
-	return !bench->settings.op ||
-	       strncmp(op, bench->settings.op, strlen(bench->settings.op)) == 0;
-}
-
-int bench_wants_threads(const struct bench *bench, int32_t threads)
-{
-	return !bench->settings.threads || bench->settings.threads == threads;
-}
-
-int bench_wants_tokens(const struct bench *bench, int64_t tokens)
-{
-	return !bench->settings.tokens || bench->settings.tokens == tokens;
-}
-
-int bench_has_kernel(const struct bench *bench, const char *operation)
-{
-	const char *kernel = "portable";
-	for (size_t i = 0; i < kvc_cpu_variant_count(); i++)
-		for (size_t k = 0; kvc_cpu_operation_at(k); k++)
-			if (strcmp(kvc_cpu_variant_at(i).name, bench->variant) == 0 &&
-			        strcmp(kvc_cpu_operation_at(k), operation) == 0)
-				kernel = kvc_cpu_kernel_at(i, k);
-	return strcmp(kernel, bench->variant) == 0;
-}
-
 /* ---- contenders ---- */
 
 void bench_add(struct bench_case *bench_case, const char *op, enum bench_role role, bench_call call,
@@ -143,7 +114,7 @@ static int time_contenders(const struct bench *bench, struct bench_case *bench_c
 void bench_run(struct bench *bench, struct bench_case *bench_case)
 {
 	bench_check(kvc_set_num_threads(bench_case->threads));
-	int rounds = time_contenders(bench, bench_case);
+	int rounds = bench->names_only ? 0 : time_contenders(bench, bench_case);
 	int bare_shown = 0;
 	for (int i = 0; i < bench_case->count; i++) {
 		const struct contender *contender = &bench_case->contenders[i];

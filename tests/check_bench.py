@@ -56,6 +56,40 @@ def check_filters(program):
     rows = json.loads(done.stdout)["rows"]
     expect(rows and all(r["op"] == "scatter" and r["threads"] == 1 for r in rows),
            "--op or --threads let others through")
+    done = run(program, "--tiny", "--json", "--op", "scatter,scan", "--variant", "portable")
+    expect(done.returncode == 0, f"a list of operations: exit {done.returncode}: {done.stderr}")
+    names = {row["op"] for row in json.loads(done.stdout)["rows"]}
+    expect(names == {"scatter", "scan_finite"}, f"--op scatter,scan gives {sorted(names)}")
+
+
+ALL_OPS = ("plan, rope_pool_fused, rope_pool_fused fp8, rope_pool_fused in place, rope_pool_fused+stamp, "
+           "scan_finite, scatter, verify, write")
+# Command line and what stands on stderr, all of it.
+REFUSALS = (
+    ("--op abacus", f"--op 'abacus' matches nothing; there are: {ALL_OPS}"),
+    ("--op verify,abacus,nor", f"--op 'abacus' matches nothing; there are: {ALL_OPS}"),
+    ("--tiny --op rope_pool_fused_fp8", "--op 'rope_pool_fused_fp8' matches nothing; with --tiny "
+     "there are: " + ALL_OPS.replace(" rope_pool_fused fp8,", "")),
+    ("--op plan,abac --tokens 7", f"--op 'abac' matches nothing; there are: {ALL_OPS}"),
+    ("--op scatter --tokens 7",
+     "--tokens '7' matches nothing; with --op 'scatter' there are: 8192, 131072, 2097152"),
+    ("--quick --tokens 7", "--tokens '7' matches nothing; with --quick there are: 1, 64, 4096, 8192, "
+     "32768, 131072, 262144, 524288, 2097152"),
+    ("--quick --op plan,rope --threads 2 --tokens 1", "--tokens '1' matches nothing; with --quick "
+     "--op 'plan,rope' --threads '2' there are: 64, 4096, 131072, 524288"),
+    ("--op plan --variant abacus",
+     "--variant 'abacus' matches nothing; with --op 'plan' there are: portable"),
+    ("--op scatter,", "bad value 'scatter,' for --op; see --help"),
+    ("--op scatter,,plan", "bad value 'scatter,,plan' for --op; see --help"),
+    ("--tokens 64.5", "bad value '64.5' for --tokens; see --help"),
+)
+
+
+def check_refusals(program):
+    for line, message in REFUSALS:
+        done = run(program, *line.split())
+        expect((done.returncode, done.stdout, done.stderr) == (2, "", f"kvcanary-bench: {message}\n"),
+               f"{line}: exit {done.returncode}, stdout {done.stdout[:99]!r}, stderr {done.stderr}")
 
 
 def check_words(program):
@@ -65,13 +99,9 @@ def check_words(program):
     expect(done.stdout.startswith("machine ") and "ceilings, GB/s" in done.stdout,
            f"the table does not begin with the machine: {done.stdout[:200]}{done.stderr}")
     for arguments in (["--nonsense"], ["--threads", "0"], ["--variant", "abacus"], ["stray"],
-                      ["--reference", "8"], ["--seconds", "soon"], ["--op", "abacus"],
-                      ["--op", "verify,scatter"]):
+                      ["--reference", "8"], ["--seconds", "soon"]):
         done = run(program, *arguments)
         expect(done.returncode == 2 and done.stderr, f"{arguments} is taken: {done.returncode}")
-    done = run(program, "--op", "abacus")
-    expect("'abacus'" in done.stderr and all(op in done.stderr for op in OPERATIONS),
-           f"a wrong --op does not name the operations: {done.stderr}")
 
 
 def check_report(text):
@@ -98,6 +128,7 @@ def main():
     program = sys.argv[1]
     text = check_json(program)
     check_filters(program)
+    check_refusals(program)
     check_words(program)
     check_report(text)
     for failure in failures[:20]:
