@@ -47,9 +47,6 @@ class _MethodDef(ctypes.Structure):
     ]
 
 
-_kept: list[ctypes.Structure] = []  # what the functions lead to; they are never taken back
-
-
 def _address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
@@ -57,7 +54,8 @@ def _address(function: Any) -> int | None:
 def builtins(tensor_type: Any, entries: dict[str, Any]) -> dict[str, Callable[..., Any]]:
     """The entry points `entries`, functions of ctypes, for tensors of a type with an exchange API.
 
-    Raises AttributeError where the library, the interpreter or torch lacks what that takes.
+    Raises AttributeError where the library, the interpreter or torch lacks what that takes, and
+    ValueError where what torch has is not an exchange API.
     """
     capsule = tensor_type.__dlpack_c_exchange_api__
     exchange = _ExchangeAPI.from_address(capsule_pointer(capsule, b"dlpack_exchange_api"))
@@ -75,6 +73,7 @@ def builtins(tensor_type: Any, entries: dict[str, Any]) -> dict[str, Callable[..
             *(id(thing) for thing in (None, True, False, int, float, RuntimeError)),
         )
         method = _MethodDef(name.encode(), _address(C.kvc__python_call), _METH_FASTCALL, None)
-        _kept.extend((builtin, method))
-        made[name] = new(ctypes.addressof(method), ctypes.addressof(builtin), None)
+        # The function keeps what it leads to: it may outlive this module.
+        kept = (ctypes.addressof(builtin), builtin, method)
+        made[name] = new(ctypes.addressof(method), kept, None)
     return made

@@ -56,7 +56,8 @@ class _Quick:
         try:
             entries = {name: getattr(C, f"__tvm_ffi_{name}") for name in _NAMES}
             return builtins(self.tensor_type, entries)
-        except AttributeError:  # a build without entry points, another interpreter, an older torch
+        except (AttributeError, ValueError):
+            # A build without entry points, another interpreter, an older torch.
             return {}
 
     def _over_tvm_ffi(self) -> dict[str, Callable[..., Any]]:

@@ -16,6 +16,7 @@
 typedef struct _object PyObject;
 
 PyObject *PyObject_Type(PyObject *object);
+PyObject *PyTuple_GetItem(PyObject *tuple, ptrdiff_t index);
 long long PyLong_AsLongLong(PyObject *object);
 void *PyLong_AsVoidPtr(PyObject *object);
 double PyFloat_AsDouble(PyObject *object);
@@ -26,6 +27,7 @@ void Py_DecRef(PyObject *object);
 void *PyEval_SaveThread(void);
 void PyEval_RestoreThread(void *state);
 #pragma weak PyObject_Type
+#pragma weak PyTuple_GetItem
 #pragma weak PyLong_AsLongLong
 #pragma weak PyLong_AsVoidPtr
 #pragma weak PyFloat_AsDouble
@@ -38,7 +40,8 @@ void PyEval_RestoreThread(void *state);
 
 enum { MOST_ARGUMENTS = 40 };
 
-/* What a built-in function is made of; its 'self' is the address of one. */
+/* What a built-in function is made of. Its 'self' is a tuple: the address of one, and what that is
+ * in, so that it lives as long as the function. */
 struct builtin {
 	int (*entry)(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result);
 	int (*tensor_of)(void *object, DLTensor *tensor); /* of torch's DLPackExchangeAPI */
@@ -107,7 +110,8 @@ static PyObject *python_error(const struct builtin *b, const char *message)
 /* A function of Python's kind METH_FASTCALL. */
 PyObject *kvc__python_call(PyObject *self, PyObject *const *args, ptrdiff_t count)
 {
-	const struct builtin *b = (const struct builtin *)PyLong_AsVoidPtr(self);
+	const struct builtin *b =
+	        (const struct builtin *)PyLong_AsVoidPtr(PyTuple_GetItem(self, 0));
 	TVMFFIAny given[MOST_ARGUMENTS], result;
 	DLTensor tensors[MOST_ARGUMENTS];
 	void *state;

@@ -100,7 +100,7 @@ static const kvc_tensor *tensor_argument(struct reader *r)
 /* An output that may also be True: 'input' itself, in place. */
 static const kvc_tensor *output_argument(struct reader *r, const kvc_tensor *input)
 {
-	if (!r->failed && r->args[r->next].type_index == kTVMFFIBool) {
+	if (!r->failed && r->args[r->next].type_index == kTVMFFIBool && r->args[r->next].v_int64) {
 		r->next++;
 		return input;
 	}
@@ -116,6 +116,15 @@ static int64_t int_argument(struct reader *r)
 	if (arg->type_index != kTVMFFIInt && arg->type_index != kTVMFFIBool)
 		wrong_type(r, "an int");
 	return arg->v_int64;
+}
+
+static int32_t int32_argument(struct reader *r)
+{
+	int64_t value = int_argument(r);
+
+	if (value != (int32_t)value)
+		wrong_type(r, "an int of 32 bits");
+	return (int32_t)value;
 }
 
 static double float_argument(struct reader *r)
@@ -206,8 +215,8 @@ FFI_ENTRY(rope_pool_fused)
 		a.rotary_offset = int_argument(&r);
 		a.q_rotary_offset = int_argument(&r);
 		a.reserved_slot = int_argument(&r);
-		a.check_duplicates = int_argument(&r) != 0;
-		a.check_finite = int_argument(&r) != 0;
+		a.check_duplicates = int32_argument(&r);
+		a.check_finite = int32_argument(&r);
 		a.k_scale = (float)float_argument(&r);
 		a.v_scale = (float)float_argument(&r);
 		a.scratch = tensor_argument(&r);
@@ -228,9 +237,9 @@ FFI_ENTRY(scatter_req_token_ids)
 	a.offsets = tensor_argument(&r);
 	a.req_pool_indices = tensor_argument(&r);
 	a.pool_out = tensor_argument(&r);
-	a.rules = (int32_t)int_argument(&r);
-	a.allow_placeholder = int_argument(&r) != 0;
-	a.narrow = int_argument(&r) != 0;
+	a.rules = int32_argument(&r);
+	a.allow_placeholder = int32_argument(&r);
+	a.narrow = int32_argument(&r);
 	a.report = (kvc_report *)pointer_argument(&r);
 	stream = stream_argument(&r);
 	return r.failed ? -1 : finish(kvc_scatter_req_token_ids(&a, stream));
@@ -253,7 +262,7 @@ FFI_ENTRY(plan)
 	a.full_to_swa_index_mapping = tensor_argument(&r);
 	a.exclude = tensor_argument(&r);
 	a.rotation = (int64_t *)pointer_argument(&r);
-	a.rules = (int32_t)int_argument(&r);
+	a.rules = int32_argument(&r);
 	a.report = (kvc_report *)pointer_argument(&r);
 	stream = stream_argument(&r);
 	return r.failed ? -1 : finish(kvc_canary_plan(out, &a, stream));
@@ -298,7 +307,7 @@ FFI_ENTRY(write)
 	a.launch_tag = int_argument(&r);
 	a.scratch = tensor_argument(&r);
 	a.ring = (const kvc_ring *)pointer_argument(&r);
-	a.rules = (int32_t)int_argument(&r);
+	a.rules = int32_argument(&r);
 	stream = stream_argument(&r);
 	return r.failed ? -1 : finish(kvc_canary_write(&a, stream));
 }
@@ -312,10 +321,10 @@ FFI_ENTRY(verify)
 	a.group = (const kvc_group *)pointer_argument(&r);
 	a.plan = (const kvc_plan *)pointer_argument(&r);
 	a.requests = (const kvc_requests *)pointer_argument(&r);
-	a.check_bytes = int_argument(&r) != 0;
-	a.check_tokens = int_argument(&r) != 0;
-	a.check_finite = int_argument(&r) != 0;
-	a.rules = (int32_t)int_argument(&r);
+	a.check_bytes = int32_argument(&r);
+	a.check_tokens = int32_argument(&r);
+	a.check_finite = int32_argument(&r);
+	a.rules = int32_argument(&r);
 	a.valid_prefix = tensor_argument(&r);
 	a.launch_tag = int_argument(&r);
 	a.ring = (const kvc_ring *)pointer_argument(&r);

@@ -1,6 +1,8 @@
 """The entry points as built-in functions, with an exchange API for NumPy arrays in torch's place."""
 
 import ctypes
+import gc
+import importlib
 import sys
 import threading
 import time
@@ -102,6 +104,8 @@ def test_what_is_refused_raises_and_leaks_nothing():
         "a string": [*given[:4], "slots", *given[5:]],
         "a float for an int": [*given[:10], 8.0, *given[11:]],
         "a head_dim below 0": [*given[:10], -1, *given[11:]],
+        "False for an output": [*given[:7], False, *given[8:]],
+        "a flag beyond 32 bits": [*given[:13], -1, 0, 0, -1, 1 << 32, 0, 1.0, 1.0, *[None] * 4],
     }
     for name, arguments in cases.items():
         for _ in range(3):
@@ -164,8 +168,23 @@ def test_the_longest_entry_points():
         assert functions[name].__name__ == name
 
 
+def test_a_function_outlives_its_module():
+    """Two versions of the package in one process, or a module loaded again."""
+    function = Exchange().functions()["void"]
+    importlib.reload(_builtin)
+    gc.collect()
+    junk = [ctypes.create_string_buffer(b"x" * size) for size in (32, 72) for _ in range(1000)]
+    with pytest.raises(RuntimeError, match="refused"):
+        function(None, None, None)
+    del function, junk
+    gc.collect()
+
+
 def test_an_exchange_api_of_another_version_is_left_alone():
     exchange = Exchange()
     exchange._api.major = 2
     with pytest.raises(AttributeError):
+        exchange.functions()
+    exchange.__dlpack_c_exchange_api__ = 0x1000
+    with pytest.raises(ValueError):
         exchange.functions()
