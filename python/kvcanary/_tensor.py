@@ -3,7 +3,8 @@
 Three ways in, tried in this order:
 
 - torch: its own attributes, which know every dtype and are quick;
-- NumPy's ``__array_interface__``, which also carries ml_dtypes' bfloat16 and float8;
+- NumPy's ``__array_interface__`` of its arrays, which also carries ml_dtypes' bfloat16 and float8
+  (that of its scalars leads to a copy that is gone by then);
 - DLPack, for everything else (CuPy, JAX, MLX, ...), ordered on the call's stream.
 
 A :class:`View` keeps alive what its pointers point to; hold it as long as C uses them.
@@ -11,9 +12,11 @@ A :class:`View` keeps alive what its pointers point to; hold it as long as C use
 
 import ctypes
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import prod
 from typing import Any
 
 from ._abi import (
@@ -31,7 +34,8 @@ from ._abi import (
     Status,
     kvc_tensor,
 )
-from .errors import fault
+from ._struct import fit
+from .errors import KVCanaryError, fault
 
 #: Anything that holds an array: a torch, NumPy, CuPy, JAX or MLX array.
 Array = Any
@@ -72,6 +76,7 @@ _READ_ONLY = 1  # DLPack's DLPACK_FLAG_BITMASK_READ_ONLY
 class _DLManagedTensorVersioned(ctypes.Structure):
     """DLPack's DLManagedTensorVersioned. The unversioned one begins with its kvc_tensor."""
 
+    major: int
     flags: int
     dl_tensor: Any
     _fields_ = [
@@ -139,7 +144,8 @@ class View(Pinned):
     @property
     def dtype(self) -> str:
         dtype = self.tensor.dtype
-        return NAMES.get((dtype.code, dtype.bits), f"type {dtype.code}:{dtype.bits}")
+        word = f"type {dtype.code}:{dtype.bits}:{dtype.lanes}"
+        return NAMES.get((dtype.code, dtype.bits), word) if dtype.lanes == 1 else word
 
     @property
     def device(self) -> tuple[int, int]:
@@ -191,6 +197,11 @@ def is_torch(array: Array) -> bool:
     return hasattr(array, "data_ptr") and hasattr(array, "is_cuda")
 
 
+def _is_numpy(array: Array) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(array, numpy.ndarray)
+
+
 # Element types met so far, by the framework's own object.
 _MET: dict[Any, tuple[int, int]] = {}
 
@@ -210,19 +221,15 @@ def _dtype_of(name: str, dtype: Any) -> tuple[int, int]:
 
 
 def _from_torch(array: Array, name: str) -> View:
+    if array.is_neg() or array.is_conj():  # what lies in memory is not its elements
+        raise _no_array(array, name)
     device = array.device
-    kind = _TORCH_DEVICES.get(device.type, 0)
-    try:
-        data = array.data_ptr()
-        strides = array.stride()
-    except RuntimeError:  # sparse, or without storage
-        raise _no_array(array, name) from None
     return _make(
-        data,
-        (kind, device.index or 0),
+        array.data_ptr(),
+        (_TORCH_DEVICES.get(device.type, 0), device.index or 0),
         _dtype_of(name, array.dtype),
         tuple(array.shape),
-        strides,
+        array.stride(),
         array,
     )
 
@@ -261,14 +268,14 @@ def _capsule_of(array: Array, stream: int) -> Any:
 
 
 def _from_dlpack(array: Array, name: str, writable: bool, stream: int) -> View:
-    try:
-        capsule = _capsule_of(array, stream)
-    except (AttributeError, BufferError, TypeError, ValueError, RuntimeError) as error:
-        raise _no_array(array, name) from error
-    kind = _capsule_name(capsule)
-    address = capsule_pointer(capsule, kind)
-    if kind == b"dltensor_versioned":
+    capsule = _capsule_of(array, stream)
+    versioned = _capsule_name(capsule) == b"dltensor_versioned"
+    # The name says what the capsule holds, and that nobody has taken it out yet.
+    address = capsule_pointer(capsule, b"dltensor_versioned" if versioned else b"dltensor")
+    if versioned:
         managed = _DLManagedTensorVersioned.from_address(address)
+        if managed.major != 1:
+            raise _no_array(array, name)
         if writable and managed.flags & _READ_ONLY:
             raise fault("array-read-only", Status.E_INVALID_ARGUMENT, name=name)
         address += _DLManagedTensorVersioned.dl_tensor.offset
@@ -282,12 +289,17 @@ def _no_array(array: Array, name: str) -> Exception:
 
 def view(array: Array, name: str, *, writable: bool = False, stream: int = 0) -> View:
     """`array` as a kvc_tensor. Raises in the catalogue's words what only Python can see."""
-    if is_torch(array):
-        return _from_torch(array, name)
-    if hasattr(array, "__array_interface__") and hasattr(array, "dtype"):
-        return _from_numpy(array, name, writable)
-    if hasattr(array, "__dlpack__"):
-        return _from_dlpack(array, name, writable, stream)
+    try:
+        if is_torch(array):
+            return _from_torch(array, name)
+        if _is_numpy(array):
+            return _from_numpy(array, name, writable)
+        if hasattr(array, "__dlpack__"):
+            return _from_dlpack(array, name, writable, stream)
+    except (KVCanaryError, MemoryError):
+        raise
+    except Exception as error:  # sparse, deleted, under a transformation, or it only looks like one
+        raise _no_array(array, name) from error
     raise _no_array(array, name)
 
 
@@ -316,34 +328,41 @@ def device_like(array: Array) -> Device:
     if is_torch(array):
         device = array.device
         return _TORCH_DEVICES.get(device.type, 0), device.index or 0
-    if hasattr(array, "__array_interface__"):
-        return HOST
-    if hasattr(array, "__dlpack_device__"):
+    if not _is_numpy(array) and hasattr(array, "__dlpack_device__"):
         kind, number = array.__dlpack_device__()
         return int(kind), int(number)
     return HOST
 
 
-def flat(
-    array: Array, name: str, dtype: str, *, length: int | None = None, stream: int = 0
-) -> View:
-    """A writable, contiguous array of one dtype that C takes as a plain pointer.
-
-    `length` is the least number of elements. Any number of dimensions.
-    """
-    found = view(array, name, writable=True, stream=stream)
-    if found.dtype != dtype:
-        raise fault(
-            "canary-tensor-dtype", Status.E_DTYPE, name=name, expected=dtype, dtype=found.dtype
-        )
-    step, count = 1, 1
-    for extent, stride in zip(reversed(found.shape), reversed(found.strides), strict=True):
-        count *= extent
+def require_contiguous(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Refuse elements of this shape that do not lie side by side."""
+    step = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
         if extent != 1 and stride != step:
             raise fault(
                 "canary-tensor-must-be-contiguous", Status.E_STRIDE, name=name, stride=stride
             )
         step *= extent
+
+
+def flat(
+    array: Array, name: str, dtype: str, *, length: int | None = None, writable: bool = True
+) -> View:
+    """A contiguous array of one dtype that C takes as a plain pointer.
+
+    `length` is the least number of elements. Any number of dimensions.
+    """
+    found = view(array, name, writable=writable)
+    if found.dtype != dtype:
+        raise fault(
+            "canary-tensor-dtype", Status.E_DTYPE, name=name, expected=dtype, dtype=found.dtype
+        )
+    require_contiguous(name, found.shape, found.strides)
+    if found.data % found.itemsize:
+        raise fault(
+            "tensor-misaligned", Status.E_STRIDE, name=name, bytes=found.itemsize, dtype=dtype
+        )
+    count = prod(found.shape)
     if length is not None and count < length:
         raise fault(
             "canary-tensor-length", Status.E_LENGTH, name=name, expected=length, length=count
@@ -357,8 +376,8 @@ def stream_of(array: Array, stream: Any) -> int:
         return _current_stream(array)
     for attribute in ("cuda_stream", "ptr"):  # torch, CuPy
         if hasattr(stream, attribute):
-            return int(getattr(stream, attribute))
-    return int(stream)
+            stream = getattr(stream, attribute)
+    return fit(stream, "stream", ctypes.c_uint64)
 
 
 def _current_stream(array: Array) -> int:

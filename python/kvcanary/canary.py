@@ -20,6 +20,7 @@ from ._tensor import (
     length_of,
     new_array,
     on_stream,
+    require_contiguous,
     require_device,
     stream_of,
     to_host,
@@ -71,8 +72,9 @@ def _scalar(array: Array | None, name: str, dtype: str, device: Device) -> int:
     """Address of a one-element array that C reads or writes on `device`; 0 for None."""
     if array is None:
         return 0
-    found = flat(array, name, dtype, length=1)
-    require_device(found.device, name, device, "the group" if name != "rotation" else "the plan")
+    moved_on = name == "rotation"
+    found = flat(array, name, dtype, length=1, writable=moved_on)
+    require_device(found.device, name, device, "the plan" if moved_on else "the group")
     return found.data
 
 
@@ -128,12 +130,16 @@ class Source(Pinned):
         shape, strides, itemsize = seen.shape, seen.strides, seen.itemsize
         if not shape:
             raise fault("canary-tensor-must-be-2-d", Status.E_SHAPE, name="source", shape=shape)
+        if head_bytes is None or min(strides[1:], default=0) < 0:
+            require_contiguous("source", shape[1:], strides[1:])
+        last = sum((e - 1) * s for e, s in zip(shape[1:], strides[1:], strict=True))
+        row_bytes = (last + 1) * itemsize if 0 not in shape[1:] else 0
         if head_bytes is None:
-            row_bytes = itemsize
-            for extent in shape[1:]:
-                row_bytes *= extent
             head_bytes = row_bytes // max(page_size, 1)
-        table = None if gather is None else flat(gather, "gather", "int32")
+        table = None
+        if gather is not None:
+            units = page_size * head_count * head_bytes // max(unit_bytes, 1)
+            table = flat(gather, "gather", "int32", length=units, writable=False)
         self.struct = _abi.kvc_source(
             base=seen.data,
             row_count=shape[0],
@@ -155,6 +161,17 @@ class Source(Pinned):
             require_device(table.device, "gather", seen.device, "the source")
         self.device: Device = seen.device
         self._keep = (seen, table)
+        if row_bytes < self.struct.row_stride_bytes:
+            self._check_row(row_bytes)
+
+    def _check_row(self, row_bytes: int) -> None:
+        """C knows where the next row begins, but not that the last one ends before that."""
+        alone = _abi.kvc_source.from_buffer_copy(self.struct)
+        alone.row_stride_bytes = row_bytes
+        group = _abi.kvc_group(
+            sources=ctypes.addressof(alone), source_count=1, device=_abi.kvc_device(*self.device)
+        )
+        check(C.kvc_group_check(ctypes.byref(group)))
 
     @classmethod
     def from_pool(cls, pool: Array, id: int) -> "Source":
@@ -226,6 +243,12 @@ class Group(Pinned):
             raise fault(
                 "canary-tensor-must-be-2-d", Status.E_SHAPE, name="records", shape=seen.shape
             )
+        if seen.dtype not in ("int64", "uint8"):
+            raise fault(
+                "canary-tensor-dtype", Status.E_DTYPE, name="records", expected="int64",
+                dtype=seen.dtype,
+            )  # fmt: skip
+        require_contiguous("records", seen.shape[1:], seen.strides[1:])
         owned = (
             None if owners is None else flat(owners, "owners", "int64", length=2 * seen.shape[0])
         )
@@ -268,10 +291,11 @@ class Group(Pinned):
 
 
 def _row_bytes(records: View) -> int:
-    """Bytes from record to record; what a lone one takes if there is no other to step to."""
-    if records.shape[0] > 1:
-        return records.strides[0] * records.itemsize
-    return max(records.strides[0], records.shape[1]) * records.itemsize
+    """Bytes from record to record; only those of one where there is no other, or where one is too
+    narrow, which C then refuses."""
+    row = records.shape[1] * records.itemsize
+    lone = records.shape[0] <= 1 or row < RECORD_BYTES
+    return row if lone else records.strides[0] * records.itemsize
 
 
 _REQUEST_FIELDS = (
