@@ -251,6 +251,14 @@ typedef struct kvc_sweep_slot {
  */
 typedef int64_t (*kvc_sweep_fn)(void *context, kvc_sweep_slot *out, int64_t capacity);
 
+/* Slots that lie in memory already: kvc_sweep_listed is a kvc_sweep_fn whose context is one. */
+typedef struct kvc_sweep_list {
+	const kvc_sweep_slot *slots; /* the next one; moved on */
+	int64_t count;               /* slots left */
+} kvc_sweep_list;
+
+KVC_API int64_t kvc_sweep_listed(void *list, kvc_sweep_slot *out, int64_t capacity);
+
 /*
  * Verify cached, idle slots that the engine lists through 'next', all bytes of the group's
  * coverage. Not inside a step. With checks off it asks for none. *swept_out (may be NULL): slots

@@ -533,24 +533,18 @@ static void voided_slot_is_never_stamped(void **state)
 
 /* ---- sweep ---- */
 
+/* Slots in pieces smaller than the callback's room. */
 struct list {
-	const kvc_sweep_slot *slots;
-	int64_t count;
-	int64_t at;
+	kvc_sweep_list rest;
 	int64_t piece;
 };
 
 static int64_t list_next(void *context, kvc_sweep_slot *out, int64_t capacity)
 {
 	struct list *list = context;
-	int64_t count = list->count - list->at;
 
-	if (count > list->piece)
-		count = list->piece;
-	assert_true(count <= capacity);
-	memcpy(out, list->slots + list->at, (size_t)count * sizeof(*out));
-	list->at += count;
-	return count;
+	assert_true(list->piece <= capacity);
+	return kvc_sweep_listed(&list->rest, out, list->piece);
 }
 
 static void sweep_looks_at_idle_slots(void **state)
@@ -563,7 +557,7 @@ static void sweep_looks_at_idle_slots(void **state)
 	for (int64_t p = 0; p < 12; p++)
 		slots[p] = (kvc_sweep_slot){ 100 + p, p, e->history[2][p], p ? 99 + p : -1, 0 };
 	slots[12] = (kvc_sweep_slot){ -1, 0, -1, -1, 0 };
-	struct list clean = { slots, 13, 0, 5 };
+	struct list clean = { { slots, 13 }, 5 };
 	expect_ok(kvc_guard_sweep(e->guard, e->full, list_next, &clean, &swept, NULL));
 	engine_poll(e);
 	engine_expect_clean(e);
@@ -575,8 +569,8 @@ static void sweep_looks_at_idle_slots(void **state)
 	slots[6].expected_token++;
 	slots[8].position++;
 	slots[8].prev_slot = -3;
-	struct list bad = { slots, 13, 0, 100 };
-	expect_ok(kvc_guard_sweep(e->guard, e->full, list_next, &bad, NULL, NULL));
+	kvc_sweep_list bad = { slots, 13 };
+	expect_ok(kvc_guard_sweep(e->guard, e->full, kvc_sweep_listed, &bad, NULL, NULL));
 	engine_poll(e);
 	assert_int_equal(e->finding_count, 3);
 	engine_expect(e, 0, 103, BYTES, -1, 3, -1, KVC_CAUSE_BYTES_DAMAGED);
@@ -597,13 +591,13 @@ static void sweep_knows_namespaces(void **state)
 	e->namespaces[0] = 3;
 	engine_step(e);
 	kvc_sweep_slot slots[] = { { 20, 0, -1, -1, 3 }, { 21, 1, -1, 20, 3 } };
-	struct list list = { slots, 2, 0, 100 };
-	expect_ok(kvc_guard_sweep(e->guard, e->full, list_next, &list, NULL, NULL));
+	kvc_sweep_list list = { slots, 2 };
+	expect_ok(kvc_guard_sweep(e->guard, e->full, kvc_sweep_listed, &list, NULL, NULL));
 	engine_poll(e);
 	engine_expect_clean(e);
 	slots[0].name_space = 4;
-	list.at = 0;
-	expect_ok(kvc_guard_sweep(e->guard, e->full, list_next, &list, NULL, NULL));
+	list = (kvc_sweep_list){ slots, 2 };
+	expect_ok(kvc_guard_sweep(e->guard, e->full, kvc_sweep_listed, &list, NULL, NULL));
 	engine_poll(e);
 	assert_int_equal(e->finding_count, 1);
 	engine_expect(e, 0, 20, CHAIN, -1, 0, 7, KVC_CAUSE_WRONG_SLOT);

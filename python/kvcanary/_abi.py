@@ -1046,6 +1046,15 @@ class kvc_sweep_slot(Struct):
     ]
 
 
+class kvc_sweep_list(Struct):
+    slots: int | None
+    count: int
+    _fields_ = [
+        ("slots", c_void_p),
+        ("count", c_int64),
+    ]
+
+
 class kvc_finding(Struct):
     violation: kvc_violation
     step: int
@@ -1400,6 +1409,8 @@ def declare(library: CDLL) -> None:
     library.kvc_guard_void.argtypes = [c_void_p, c_int32, c_void_p, c_void_p]
     library.kvc_guard_copy.restype = c_int
     library.kvc_guard_copy.argtypes = [c_void_p, c_int32, c_void_p, c_void_p, c_void_p]
+    library.kvc_sweep_listed.restype = c_int64
+    library.kvc_sweep_listed.argtypes = [c_void_p, c_void_p, c_int64]
     library.kvc_guard_sweep.restype = c_int
     library.kvc_guard_sweep.argtypes = [c_void_p, c_int32, kvc_sweep_fn, c_void_p, c_void_p, c_void_p]
     library.kvc_guard_poll.restype = c_int

@@ -133,20 +133,23 @@ class SweepSlot:
     namespace: int = 0
 
 
+_SWEEP_BATCH = 1024
+
+
 class _Handle(Pinned):
     """A guard of the library, until the last that leads into its memory is gone: the Guard itself
     or one of its stamps."""
 
-    __slots__ = ("_destroy", "keep", "pointer")
+    __slots__ = ("_as_parameter_", "_destroy", "keep")
 
     def __init__(self, options: _abi.kvc_guard_options) -> None:
-        self.pointer = ctypes.c_void_p()
+        pointer = self._as_parameter_ = ctypes.c_void_p()
         self.keep: list[Any] = []
         self._destroy = C.kvc_guard_destroy
-        check(C.kvc_guard_create(ctypes.byref(self.pointer), ctypes.byref(options)))
+        check(C.kvc_guard_create(ctypes.byref(pointer), ctypes.byref(options)))
 
     def __del__(self) -> None:
-        self._destroy(self.pointer)
+        self._destroy(self._as_parameter_)
 
 
 def _require_host(device: Device, name: str) -> None:
@@ -222,6 +225,7 @@ class Guard(Pinned):
         ring_capacity: int = 1024,
     ) -> None:
         self._step: list[Any] = []
+        self._checks = bool(checks)
         self._ring_capacity = ring_capacity
         self._first_array: Array | None = None
         options = _abi.kvc_guard_options(
@@ -234,8 +238,9 @@ class Guard(Pinned):
         self._guard: _Handle | None = _Handle(options)
 
     @property
-    def _handle(self) -> ctypes.c_void_p | None:
-        return None if self._guard is None else self._guard.pointer
+    def _handle(self) -> "_Handle | None":
+        """As an argument of C, which keeps the guard until the call returns."""
+        return self._guard
 
     def close(self) -> None:
         """Give up all that the guard owns; it is freed once none of its stamps is left either."""
@@ -445,40 +450,39 @@ class Guard(Pinned):
         int
             Slots looked at.
         """
+        number = fit(group, "group", ctypes.c_int32)
         rest = iter(slots)
-        raised: list[BaseException] = []
+        swept = self._sweep(number, [], stream)  # before a slot is taken: is this a time to sweep?
+        while self._checks and (batch := list(islice(rest, _SWEEP_BATCH))):
+            swept += self._sweep(number, batch, stream)
+        return swept
 
-        def take(_: int | None, out: int, capacity: int) -> int:
-            try:
-                batch = (_abi.kvc_sweep_slot * capacity).from_address(out)
-                count = 0
-                for slot in islice(rest, capacity):
-                    space = slot.namespace & (2**64 - 1)
-                    batch[count] = _abi.kvc_sweep_slot(
-                        slot=slot.slot,
-                        position=slot.position,
-                        expected_token=slot.expected_token,
-                        prev_slot=slot.prev_slot,
-                        name_space=space - 2**64 if space >= 2**63 else space,
-                    )
-                    count += 1
-                return count
-            except BaseException as error:  # goes on in Python, past the C caller
-                raised.append(error)
-                return 0
-
+    def _sweep(self, group: int, batch: list[SweepSlot], stream: Any) -> int:
+        # No Python runs inside the call: what lists the slots may use the guard or raise, and an
+        # interrupt in a callback of ctypes would be lost.
+        entries = [
+            _abi.kvc_sweep_slot(
+                slot=slot.slot,
+                position=slot.position,
+                expected_token=slot.expected_token,
+                prev_slot=slot.prev_slot,
+                name_space=ctypes.c_int64(slot.namespace & (2**64 - 1)).value,
+            )
+            for slot in batch
+        ]
+        array = (_abi.kvc_sweep_slot * len(entries))(*entries)
+        listed = _abi.kvc_sweep_list(slots=ctypes.addressof(array), count=len(entries))
         swept = ctypes.c_int64()
-        status = C.kvc_guard_sweep(
-            self._handle,
-            fit(group, "group", ctypes.c_int32),
-            _abi.kvc_sweep_fn(take),
-            None,
-            ctypes.byref(swept),
-            self._stream(stream),
+        check(
+            C.kvc_guard_sweep(
+                self._handle,
+                group,
+                ctypes.cast(C.kvc_sweep_listed, _abi.kvc_sweep_fn),
+                ctypes.addressof(listed),
+                ctypes.byref(swept),
+                self._stream(stream),
+            )
         )
-        if raised:
-            raise raised[0]
-        check(status)
         return swept.value
 
     def poll(self, limit: int | None = None, *, stream: Any = None) -> list[Finding]:

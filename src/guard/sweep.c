@@ -75,6 +75,18 @@ static kvc_status sweep_piece(kvc_guard *guard, struct kvc__guard_group *group,
 	return kvc__guard_verify(guard, group, plan, &requests, NULL, KVC_TAG_SWEEP, stream);
 }
 
+int64_t kvc_sweep_listed(void *list, kvc_sweep_slot *out, int64_t capacity)
+{
+	kvc_sweep_list *rest = list;
+	int64_t count = rest->count < capacity ? rest->count : capacity;
+
+	for (int64_t i = 0; i < count; i++)
+		out[i] = rest->slots[i];
+	rest->slots += count;
+	rest->count -= count;
+	return count;
+}
+
 static kvc_status run_sweep(kvc_guard *guard, struct kvc__guard_group *group, kvc_sweep_fn next,
         void *context, int64_t *swept, void *stream)
 {

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import gc
 import pickle
+import signal
 
 import kvcanary
 import numpy as np
@@ -160,6 +161,61 @@ def test_an_error_of_the_generator_comes_through():
 
     with pytest.raises(LookupError, match="tree changed"):
         engine.guard.sweep(engine.group, broken())
+
+
+def test_what_lists_the_slots_may_use_the_guard():
+    engine = Engine()
+    engine.table[1, :4] = [4, 5, 6, 7]
+    engine.step(1, 100, 0, [11, 22, 33, 44])
+
+    def one(position):
+        return SweepSlot(slot=4 + position, position=position, expected_token=[11, 22, 33, 44][position],
+                         prev_slot=3 + position if position else -1)  # fmt: skip
+
+    def busy():
+        yield one(0)
+        engine.guard.sweep(engine.group, [one(2), one(3)])
+        engine.guard.void(engine.group, np.array([20]))
+        assert engine.guard.poll() == []
+        yield one(1)
+
+    assert engine.guard.sweep(engine.group, busy()) == 2
+    assert engine.guard.poll() == []
+
+    def closing():
+        yield one(0)
+        engine.guard.close()
+        engine.stamps.clear()
+        gc.collect()
+        yield one(1)
+
+    with pytest.raises(kvcanary.KVCanaryError) as caught:
+        engine.guard.sweep(engine.group, closing())
+    assert caught.value.slug == "null-argument"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_of_a_sweep_arrives():
+    """It was lost in a callback of ctypes, and the sweep failed over what that had returned."""
+    guard = kvcanary.Guard(request_rows=4)
+    group = guard.attach_group(slot_count=8)
+    arrived = 0
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    old = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for i in range(50):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0001 * (i % 10))
+                guard.sweep(group, (SweepSlot(1, 0) for _ in range(50_000)))
+            except KeyboardInterrupt:
+                arrived += 1
+        assert arrived > 25  # others' hooks into the garbage collector swallow some
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
 
 
 def test_errors_of_the_guard():
