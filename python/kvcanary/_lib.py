@@ -25,7 +25,10 @@ def _load_tvm_ffi() -> bool:
 
     Only the shared library; the Python module, which imports torch, waits for a torch tensor.
     """
-    spec = importlib.util.find_spec("tvm_ffi")
+    try:
+        spec = importlib.util.find_spec("tvm_ffi")
+    except ValueError:  # a stand-in for it among the modules
+        return False
     if os.environ.get("KVCANARY_BINDING") == "ctypes" or spec is None or spec.origin is None:
         return False
     try:
@@ -51,6 +54,11 @@ def _load() -> ctypes.CDLL:
 def string(text: bytes | None) -> str:
     """A C string as Python's."""
     return "" if text is None else text.decode("utf-8", "replace")
+
+
+def c_string(text: str) -> bytes:
+    """Any text as a C string: surrogates, as in lines of a log, become "?", and zeros blanks."""
+    return text.encode("utf-8", "replace").replace(b"\0", b" ")
 
 
 #: libtvm_ffi is loaded. False too if the environment says KVCANARY_BINDING=ctypes.

@@ -3,12 +3,13 @@
 import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from operator import index
 from typing import Any
 
 from . import _abi
 from ._abi import LaunchTag, Reason, Status
 from ._fast import call
-from ._lib import C, string
+from ._lib import C, c_string, string
 from ._options import COVERAGES, FINGERPRINTS, RULES, STAMPINGS, choose
 from ._struct import fit
 from ._tensor import (
@@ -482,8 +483,11 @@ class Violation:
     @classmethod
     def from_row(cls, row: Iterable[int]) -> "Violation":
         """From 8 or 16 columns of a ring's row; the columns that 8 lack are -1 (hashes 0)."""
-        columns = [int(c) for c in row]
-        columns += [-1, 0, 0, -1, -1, -1, -1, 0][len(columns) - 8 :] if len(columns) < 16 else []
+        columns = [fit(c, f"columns[{i}]", ctypes.c_int64) for i, c in enumerate(row)]
+        if len(columns) == 8:
+            columns += [-1, 0, 0, -1, -1, -1, -1, 0]
+        if len(columns) != 16:
+            raise fault("ring-columns-unknown", Status.E_CONFIG, columns=len(columns))
         struct = _abi.kvc_violation()
         ctypes.memmove(ctypes.byref(struct), (ctypes.c_int64 * 16)(*columns), 128)
         return cls.from_struct(struct)
@@ -492,7 +496,7 @@ class Violation:
     def parse(cls, line: str) -> "Violation | None":
         """Read back the first line of :meth:`text` anywhere in `line`; None if it is not one."""
         struct = _abi.kvc_violation()
-        if not C.kvc_violation_parse(ctypes.byref(struct), line.encode()):
+        if not C.kvc_violation_parse(ctypes.byref(struct), c_string(line)):
             return None
         return cls.from_struct(struct)
 
@@ -675,7 +679,7 @@ def chain_extend(chain: int, tokens: Sequence[int] | Array, first_position: int 
         *(fit(token, f"tokens[{i}]", ctypes.c_int64) for i, token in enumerate(listed))
     )
     first = fit(first_position, "first_position", ctypes.c_int64)
-    return int(C.kvc_chain_extend(int(chain) & (2**64 - 1), array, first, len(listed)))
+    return int(C.kvc_chain_extend(index(chain) & (2**64 - 1), array, first, len(listed)))
 
 
 def scatter_req_token_ids(
@@ -896,7 +900,7 @@ def write(
     call("write", tokens,
         group.address, plan.address, _requests(requests), tokens, positions, slots,
         expected_tokens, expected_positions, flag,
-        number, int(launch_tag), scratch, _ring(ring),
+        number, index(launch_tag), scratch, _ring(ring),
         choose(RULES, rules, "rules"), stream_of(tokens, stream),
     )  # fmt: skip
 
@@ -941,7 +945,7 @@ def verify(
     expect(plan, Plan, "plan")
     call("verify", group.records,
         group.address, plan.address, _requests(requests), int(check_bytes), int(check_tokens),
-        int(check_finite), choose(RULES, rules, "rules"), valid_prefix, int(launch_tag),
+        int(check_finite), choose(RULES, rules, "rules"), valid_prefix, index(launch_tag),
         _ring(ring), stream_of(group.records, stream),
     )  # fmt: skip
 

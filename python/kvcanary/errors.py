@@ -61,7 +61,8 @@ class KVCanaryError(Exception):
         return self.message
 
     def __reduce__(self) -> Any:
-        return _build, (self.message, int(self.status), self.slug, self.hint, self.where)
+        made_of = (self.message, int(self.status), self.slug, self.hint, self.where)
+        return _build, made_of, self.__dict__  # notes, too
 
 
 class KVCanaryValueError(KVCanaryError, ValueError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _abi
 from ._abi import Cause, Status
-from ._lib import C, string
+from ._lib import C, c_string, string
 from ._options import COVERAGES, FINGERPRINTS, STAMPINGS, choose
 from ._struct import fit
 from ._tensor import HOST, Array, Device, Pinned, View, memory_of, stream_of, view
@@ -304,7 +304,7 @@ class Guard(Pinned):
         array = (_abi.kvc_source * max(len(sources), 1))(*(s.struct for s in sources))
         mapped = None if mapping is None else view(mapping, "mapping")
         group = _abi.kvc_guard_group(
-            name=name.encode(),
+            name=c_string(name),
             slot_count=slot_count,
             sources=ctypes.addressof(array) if sources else None,
             source_count=len(sources),

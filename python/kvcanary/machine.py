@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _abi
-from ._lib import C, string
+from ._lib import C, c_string, string
 from ._struct import fit
 from .errors import check
 
@@ -112,7 +112,7 @@ def explain(what: str) -> Explanation:
     >>> kvcanary.explain("pool-dtypes-must-match").error_class
     'ValueError'
     """
-    text = str(what).encode("utf-8", "replace").replace(b"\0", b" ")
+    text = c_string(str(what))
     entry = C.kvc_catalog_find(text) or C.kvc_catalog_match(text, None, None, 0, None)
     if not entry:
         raise KeyError(what)

@@ -285,8 +285,12 @@ def rope_pool_fused(
         expect(rope, Rope, "rope")
     if q_out is None:
         q_out = empty_like(q, "q", options.get("stream"))
+    elif q_out is True:  # which means in place below here
+        view(q_out, "q_out")
     if k_out is None:
         k_out = empty_like(k, "k", options.get("stream"))
+    elif k_out is True:
+        view(k_out, "k_out")
     fast = quick.rope_pool_fused
     if not options and fast is not None and type(q) is quick.tensor_type:
         # As in call(), without its detours: this one runs for every layer of every step.

@@ -106,6 +106,9 @@ ONE = np.zeros(1, np.int64)
         (lambda: call(q="q"), "array-expected"),
         (lambda: call(q=None), "array-expected"),
         (lambda: call(k=[1.0]), "array-expected"),
+        (lambda: call(q_out=True), "array-expected"),
+        (lambda: call(k_out=True), "array-expected"),
+        (lambda: call(k_out=False), "array-expected"),
         (lambda: call(slots=np.ma.masked_array(np.arange(4), mask=True)), "array-expected"),
         (lambda: kvcanary.copy(GROUP, [1], [2]), "array-expected"),
         (lambda: kvcanary.fingerprint(GROUP, None), "array-expected"),
@@ -139,6 +142,11 @@ ONE = np.zeros(1, np.int64)
         (lambda: kvcanary.Guard(request_rows=4).stamp(2**32, 0), "integer-too-large"),
         (lambda: kvcanary.Guard(request_rows=4).void(2**32, ONE), "integer-too-large"),
         (lambda: kvcanary.chain_extend(1, [2**63]), "integer-too-large"),
+        (lambda: call(stream=2**64), "integer-too-large"),
+        (lambda: call(stream=-1), "integer-too-large"),
+        (lambda: kvcanary.Violation.from_row([2**63] * 8), "integer-too-large"),
+        (lambda: kvcanary.Violation.from_row([1, 2]), "ring-columns-unknown"),
+        (lambda: kvcanary.Violation.from_row([1] * 17), "ring-columns-unknown"),
     ],
 )  # fmt: skip
 def test_what_only_python_sees(function, slug):
@@ -147,12 +155,39 @@ def test_what_only_python_sees(function, slug):
     assert caught.value.slug == slug
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: call(stream=1.5),
+        lambda: call(stream="1"),
+        lambda: kvcanary.verify(GROUP, PLAN, launch_tag=1.9),
+        lambda: kvcanary.chain_extend("5", [1]),
+        lambda: kvcanary.chain_extend(1.5, [1]),
+    ],
+)
+def test_numbers_are_whole_and_no_texts(function):
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        function()
+
+
+def test_any_text_will_do():
+    line = kvcanary.Violation.from_row(range(8)).text().splitlines()[0]
+    for before in ("", "\udc80 ", "\0", "é"):
+        assert kvcanary.Violation.parse(before + line).position == 2, before
+    guard = kvcanary.Guard(request_rows=4)
+    assert guard.attach_group(slot_count=4, name="a\udc80\0b") == 0
+
+
 def test_an_error_survives_pickling():
     with pytest.raises(KVCanaryError) as caught:
         call(slots=np.full(4, 32))
     error = caught.value
+    error.step = 5
+    if hasattr(error, "add_note"):
+        error.add_note("on rank 3")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
+    assert copy.__dict__ == error.__dict__
     assert (copy.slug, copy.where, copy.hint, str(copy)) == (
         error.slug,
         error.where,
