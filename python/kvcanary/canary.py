@@ -483,7 +483,12 @@ class Violation:
     @classmethod
     def from_row(cls, row: Iterable[int]) -> "Violation":
         """From 8 or 16 columns of a ring's row; the columns that 8 lack are -1 (hashes 0)."""
-        columns = [fit(c, f"columns[{i}]", ctypes.c_int64) for i, c in enumerate(row)]
+        columns = [
+            fit(
+                c, f"columns[{i}]", ctypes.c_int64 if c < 0 else ctypes.c_uint64
+            )  # hashes are either
+            for i, c in enumerate(row)
+        ]
         if len(columns) == 8:
             columns += [-1, 0, 0, -1, -1, -1, -1, 0]
         if len(columns) != 16:

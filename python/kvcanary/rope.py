@@ -238,7 +238,8 @@ def rope_pool_fused(
     rope : Rope, optional
         From :func:`rope_init`, in place of the three above.
     q_out, k_out : array, optional
-        Where the rotated q and k go; may be q and k themselves. None = new arrays.
+        Where the rotated q and k go; may be q and k themselves. None = new arrays; rows of them that
+        the call leaves alone (past `n_valid`, no slot and no valid position) hold anything.
     n_valid : int
         Rows to process, -1 = T.
     rotary_offset, q_rotary_offset : int

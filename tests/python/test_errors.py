@@ -144,7 +144,7 @@ ONE = np.zeros(1, np.int64)
         (lambda: kvcanary.chain_extend(1, [2**63]), "integer-too-large"),
         (lambda: call(stream=2**64), "integer-too-large"),
         (lambda: call(stream=-1), "integer-too-large"),
-        (lambda: kvcanary.Violation.from_row([2**63] * 8), "integer-too-large"),
+        (lambda: kvcanary.Violation.from_row([2**64] * 8), "integer-too-large"),
         (lambda: kvcanary.Violation.from_row([1, 2]), "ring-columns-unknown"),
         (lambda: kvcanary.Violation.from_row([1] * 17), "ring-columns-unknown"),
     ],
