@@ -42,12 +42,12 @@ def _load() -> ctypes.CDLL:
     path = library_path()
     try:
         library = ctypes.CDLL(path)
-    except OSError as error:
+        _abi.declare(library)
+    except (OSError, AttributeError) as error:  # not there, or of another version
         raise ImportError(
             f"kvcanary: cannot load '{path}' ({error}); install the wheel, "
             "or set KVCANARY_LIBRARY to a built libkvcanary.so"
         ) from None
-    _abi.declare(library)
     return library
 
 

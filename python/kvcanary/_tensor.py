@@ -296,7 +296,7 @@ def view(array: Array, name: str, *, writable: bool = False, stream: int = 0) ->
             return _from_numpy(array, name, writable)
         if hasattr(array, "__dlpack__"):
             return _from_dlpack(array, name, writable, stream)
-    except (KVCanaryError, MemoryError):
+    except (KVCanaryError, MemoryError, RecursionError):
         raise
     except Exception as error:  # sparse, deleted, under a transformation, or it only looks like one
         raise _no_array(array, name) from error

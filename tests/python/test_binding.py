@@ -6,6 +6,7 @@ import importlib.util
 import os
 import pkgutil
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -31,6 +32,21 @@ def test_every_public_name_is_documented():
         thing = getattr(kvcanary, name)
         if callable(thing):
             assert (thing.__doc__ or "").strip(), name
+
+
+@pytest.mark.parametrize("library", ["/no/such.so", "libm.so.6"])
+def test_a_library_that_is_none_of_ours(library):
+    """Nor one of another version: what it lacks is named."""
+    ran = subprocess.run(
+        [sys.executable, "-c", "import kvcanary"],
+        env={**os.environ, "KVCANARY_LIBRARY": library},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: kvcanary: cannot load '{library}' (")
+    assert "no such file" in last.lower() or "undefined symbol: kvc_" in last
 
 
 def test_every_function_of_the_library_is_declared():
