@@ -11,9 +11,9 @@ import argparse
 import ctypes
 import json
 import os
+import secrets
 import struct
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -98,7 +98,9 @@ def write(path: str, layers: list[tuple[Any, Any]], metadata: Mapping[str, str])
             tensors.append(tensor)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    handle, partial = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".kvcanary-")
+    # As any new file (tempfile's would be the owner's alone).
+    partial = os.path.join(os.path.dirname(path), f".kvcanary-{secrets.token_hex(8)}")
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as out:
             out.write(struct.pack("<Q", len(text)) + text)

@@ -36,6 +36,8 @@ def test_tuples_of_k_and_v(tmp_path):
     out = str(tmp_path / "cache.safetensors")
     given = ["--tokens", "5,17 5", "--model", "m@1", "--rope", "10000,neox"]
     assert main([str(tmp_path / "cache.pt"), "-o", out, *given]) == 0
+    (tmp_path / "new").touch()
+    assert Path(out).stat().st_mode == (tmp_path / "new").stat().st_mode
     found, metadata = tensors(out)
     assert sorted(found) == ["layers.0.k", "layers.0.v", "layers.1.k", "layers.1.v"]
     assert found["layers.0.v"][:2] == ("F32", [1, 2, 3, 4])
