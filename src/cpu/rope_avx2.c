@@ -22,8 +22,9 @@ ROPE_INLINE halves lower_halves(words even, words odd)
 
 ROPE_INLINE halves round_halves(halves high, halves low)
 {
-	/* The top bit of low - (high even ? 1 : 0), the subtraction saturating at 0. */
-	return high + ((halves)_mm256_subs_epu16((__m256i)low, (__m256i)(~high & 1)) >> 15);
+	/* Up if low - (high even ? 1 : 0), the subtraction saturating at 0, has its top bit. */
+	__m256i rest = _mm256_subs_epu16((__m256i)low, (__m256i)(~high & 1));
+	return high - (halves)_mm256_cmpgt_epi16(_mm256_setzero_si256(), rest);
 }
 
 ROPE_INLINE words lesser(words a, words b)
@@ -38,7 +39,7 @@ ROPE_INLINE words choose(words mask, words set, words clear)
 
 ROPE_INLINE floats gather_nonfinite(floats so_far, floats a, floats b)
 {
-	return so_far + a + b;
+	return so_far + (a + b); /* so that each waits for one addition of the block before */
 }
 
 ROPE_INLINE int any_set(words mask)

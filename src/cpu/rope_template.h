@@ -160,47 +160,77 @@ ROPE_TARGET static void copy_heads(enum rope_copy how, struct rope_heads to, str
 
 /* ---- cosines and sines ---- */
 
-/* kvc__sincos() lane by lane: the same operations in the same order. */
-ROPE_INLINE void sincos_lanes(const doubles *angles, doubles *cos_out, doubles *sin_out)
+/*
+ * kvc__sincos() lane by lane: the same operations in the same order. Each step for both vectors in turn,
+ * because each is a chain whose every operation waits for the one before.
+ */
+ROPE_INLINE void sincos_lanes(const doubles angle[2], doubles cos_out[2], doubles sin_out[2])
 {
-	doubles angle = *angles;
-	doubles shifted = angle * KVC__TWO_OVER_PI + KVC__ROUND_MAGIC;
-	doubles n = shifted - KVC__ROUND_MAGIC;
-	longs quadrant = (longs)shifted;
-
-	doubles r = angle - n * KVC__HALF_PI_1;
-	r = r - n * KVC__HALF_PI_2;
-	r = r - n * KVC__HALF_PI_3;
-	doubles z = r * r;
-
-	doubles p = KVC__SIN_5 + z * KVC__SIN_6;
-	p = KVC__SIN_4 + z * p;
-	p = KVC__SIN_3 + z * p;
-	p = KVC__SIN_2 + z * p;
-	p = KVC__SIN_1 + z * p;
-	longs sin_r = (longs)(r + (r * z) * p);
-
-	doubles q = KVC__COS_5 + z * KVC__COS_6;
-	q = KVC__COS_4 + z * q;
-	q = KVC__COS_3 + z * q;
-	q = KVC__COS_2 + z * q;
-	q = KVC__COS_1 + z * q;
-	longs cos_r = (longs)((1.0 - 0.5 * z) + (z * z) * q);
-
+	doubles r[2], sine[2], cosine[2];
+	longs quadrant[2];
+	for (int i = 0; i < 2; i++) {
+		doubles shifted = angle[i] * KVC__TWO_OVER_PI + KVC__ROUND_MAGIC;
+		doubles n = shifted - KVC__ROUND_MAGIC;
+		quadrant[i] = (longs)shifted;
+		r[i] = angle[i] - n * KVC__HALF_PI_1;
+		r[i] = r[i] - n * KVC__HALF_PI_2;
+		r[i] = r[i] - n * KVC__HALF_PI_3;
+	}
+	for (int i = 0; i < 2; i++) {
+		doubles z = r[i] * r[i];
+		doubles p = KVC__SIN_5 + z * KVC__SIN_6;
+		p = KVC__SIN_4 + z * p;
+		p = KVC__SIN_3 + z * p;
+		p = KVC__SIN_2 + z * p;
+		p = KVC__SIN_1 + z * p;
+		sine[i] = r[i] + (r[i] * z) * p;
+	}
+	for (int i = 0; i < 2; i++) {
+		doubles z = r[i] * r[i];
+		doubles q = KVC__COS_5 + z * KVC__COS_6;
+		q = KVC__COS_4 + z * q;
+		q = KVC__COS_3 + z * q;
+		q = KVC__COS_2 + z * q;
+		q = KVC__COS_1 + z * q;
+		cosine[i] = (1.0 - 0.5 * z) + (z * z) * q;
+	}
 	/* In odd quadrants the two change places; bit 1 of quadrant + 1, and of quadrant, negates. */
-	longs swapped = (cos_r ^ sin_r) & -(quadrant & 1);
-	*cos_out = (doubles)(cos_r ^ swapped ^ ((quadrant + 1) >> 1 << 63));
-	*sin_out = (doubles)(sin_r ^ swapped ^ (quadrant >> 1 << 63));
+	for (int i = 0; i < 2; i++) {
+		longs swapped = ((longs)cosine[i] ^ (longs)sine[i]) & -(quadrant[i] & 1);
+		cos_out[i] = (doubles)((longs)cosine[i] ^ swapped ^ ((quadrant[i] + 1) >> 1 << 63));
+		sin_out[i] = (doubles)((longs)sine[i] ^ swapped ^ (quadrant[i] >> 1 << 63));
+	}
+}
+
+/* One by one: gcc 12 copies an array of vectors in pieces, through memory. */
+ROPE_INLINE void load_doubles(const double *at, doubles v[2])
+{
+	for (int i = 0; i < 2; i++)
+		memcpy(&v[i], at + i * ROPE_DOUBLES, sizeof v[i]);
+}
+
+ROPE_INLINE void store_doubles(double *at, const doubles v[2])
+{
+	for (int i = 0; i < 2; i++)
+		memcpy(at + i * ROPE_DOUBLES, &v[i], sizeof v[i]);
 }
 
 ROPE_TARGET void ROPE_SINCOS(const double *angles, double *cos_out, double *sin_out, int64_t count)
 {
 	for (int64_t i = 0; i < count; i += ROPE_LANES) {
-		doubles angle, c, s;
-		memcpy(&angle, angles + i, sizeof angle);
-		sincos_lanes(&angle, &c, &s);
-		memcpy(cos_out + i, &c, sizeof c);
-		memcpy(sin_out + i, &s, sizeof s);
+		doubles angle[2], c[2], s[2];
+		load_doubles(angles + i, angle);
+		sincos_lanes(angle, c, s);
+		store_doubles(cos_out + i, c);
+		store_doubles(sin_out + i, s);
+	}
+}
+
+ROPE_INLINE void store_narrowed(float *at, const doubles v[2])
+{
+	for (int i = 0; i < 2; i++) {
+		few_floats narrow = __builtin_convertvector(v[i], few_floats);
+		memcpy(at + i * ROPE_DOUBLES, &narrow, sizeof narrow);
 	}
 }
 
@@ -209,16 +239,19 @@ ROPE_INLINE void compute_angles(
         const kvc_rope *rope, int64_t position, float *c, float *s, int64_t count)
 {
 	for (int64_t i = 0; i < count; i += ROPE_LANES) {
-		doubles angle, cosine, sine;
-		memcpy(&angle, rope->inv_freq + i, sizeof angle);
-		angle = (double)position * angle;
-		sincos_lanes(&angle, &cosine, &sine);
+		doubles angle[2], cosine[2], sine[2];
+		load_doubles(rope->inv_freq + i, angle);
+		for (int j = 0; j < 2; j++)
+			angle[j] *= (double)position;
+		sincos_lanes(angle, cosine, sine);
 		if (rope->attention_factor != 1.0) {
-			cosine *= rope->attention_factor;
-			sine *= rope->attention_factor;
+			for (int j = 0; j < 2; j++) {
+				cosine[j] *= rope->attention_factor;
+				sine[j] *= rope->attention_factor;
+			}
 		}
-		store_floats(c + i, __builtin_convertvector(cosine, floats));
-		store_floats(s + i, __builtin_convertvector(sine, floats));
+		store_narrowed(c + i, cosine);
+		store_narrowed(s + i, sine);
 	}
 }
 

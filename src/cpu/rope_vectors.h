@@ -20,12 +20,14 @@ typedef uint32_t words __attribute__((vector_size(ROPE_BYTES)));
 typedef int32_t integers __attribute__((vector_size(ROPE_BYTES)));
 typedef float floats __attribute__((vector_size(ROPE_BYTES)));
 
-/* As many lanes as 'floats': the compiler makes two instructions of each operation, so that the long
- * chains of cosines and sines overlap. */
-typedef double doubles __attribute__((vector_size(2 * ROPE_BYTES)));
-typedef uint64_t longs __attribute__((vector_size(2 * ROPE_BYTES)));
+/* Two of them hold as many lanes as 'floats'. (A vector type of twice the size would say that, but gcc 12
+ * takes it apart by way of memory and integer registers.) */
+typedef double doubles __attribute__((vector_size(ROPE_BYTES)));
+typedef uint64_t longs __attribute__((vector_size(ROPE_BYTES)));
+typedef float few_floats __attribute__((vector_size(ROPE_BYTES / 2)));
 
-#define ROPE_LANES (ROPE_BYTES / 4) /* of float32 */
+#define ROPE_LANES (ROPE_BYTES / 4)   /* of float32 */
+#define ROPE_DOUBLES (ROPE_BYTES / 8) /* lanes of double */
 
 #define ROPE_INLINE static inline __attribute__((always_inline)) ROPE_TARGET
 
