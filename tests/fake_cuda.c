@@ -44,7 +44,7 @@ EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
 
 EXPORT CUresult cuDeviceGetCount(int *count)
 {
-	*count = 1;
+	*count = 16;
 	return CUDA_SUCCESS;
 }
 
@@ -63,10 +63,15 @@ EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
-	(void)device;
+	if (device != fake_cuda.capability / 10)
+		return CUDA_ERROR_INVALID_DEVICE;
+	fake_cuda.questions++;
 	switch (attribute) {
 	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
 		*value = 132;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+		*value = fake_cuda.capability >= 90 ? 227 << 10 : 163 << 10;
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
 		*value = fake_cuda.capability >= 90;
@@ -97,7 +102,7 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 
 EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 {
-	*device = 0;
+	*device = fake_cuda.capability / 10;
 	return CUDA_SUCCESS;
 }
 
@@ -240,9 +245,8 @@ EXPORT CUresult cuOccupancyMaxActiveClusters(
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
 {
 	(void)to;
-	(void)value;
-	(void)bytes;
 	(void)stream;
+	fake_cuda.zeroed += value == 0 ? bytes : 0;
 	return CUDA_SUCCESS;
 }
 

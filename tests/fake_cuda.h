@@ -2,6 +2,8 @@
 #ifndef KVC_TESTS_FAKE_CUDA_H
 #define KVC_TESTS_FAKE_CUDA_H
 
+#include <stddef.h>
+
 struct fake_launch {
 	char name[64];
 	unsigned grid, block, shared;
@@ -10,14 +12,16 @@ struct fake_launch {
 };
 
 struct fake_cuda {
-	int capability; /* of the chip, times ten */
+	int capability; /* of the chip, times ten; its device number is a tenth of it */
 	unsigned
 	        placeable; /* blocks of the largest cluster that it says it can place; 0: no answer */
 	const char *refused; /* the kernel whose launch fails */
 
 	int count;
 	struct fake_launch launches[16];
-	int waits; /* calls that no capture allows: copies and waits */
+	int waits;     /* calls that no capture allows: copies and waits */
+	size_t zeroed; /* bytes, all of them together */
+	int questions; /* about devices */
 };
 
 #endif

@@ -32,8 +32,10 @@ static void begin(int capability, unsigned placeable)
 	fake->capability = capability;
 	fake->placeable = placeable;
 	fake->refused = NULL;
-	fake->count = fake->waits = 0;
-	expect_ok(kvc__cuda_find(&cuda, kvc_device_make(KVC_DEVICE_CUDA, 0), "test"));
+	fake->count = fake->waits = fake->questions = 0;
+	fake->zeroed = 0;
+	expect_ok(kvc__cuda_find(
+	        &cuda, kvc_device_make(KVC_DEVICE_CUDA, capability / 10), "test"));
 }
 
 /* After a call: so many kernels, and nothing that a capture forbids. */
@@ -113,6 +115,27 @@ static void scatter_picks_its_kernel(void **state)
 		c.cluster = 0;
 		expect_choice(&c, 80, 0);
 	}
+}
+
+/* Calls that fill every multiprocessor once get one large block each, where the chip has room for it. */
+static void scatter_takes_a_call_of_one_wave_at_once(void **state)
+{
+	static const struct choice choices[] = {
+		{ 64, 131072, 8 * M, 1, "kvc_scatter_1024_16", 128, 2 },
+		{ 64, 131072, 8 * M, 0, "kvc_scatter_1024_16", 128, 0 },
+		{ 132, 65536, 8 * M, 1, "kvc_scatter_1024_16", 132, 0 },
+		{ 133, 65536, 8 * M, 1, "kvc_scatter_256_8", 133 * 8, 8 },
+		{ 64, 131076, 8 * M, 1, "kvc_scatter_256_8", 1024, 16 },
+		{ 64, 131072, 6 * M, 1, "kvc_scatter_256_8", 1024, 16 },
+	};
+
+	(void)state;
+	if (strstr(kvc_cuda_architectures(), "compute_8"))
+		skip();
+	for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++)
+		expect_choice(&choices[i], 90, 16);
+	const struct choice before_hopper = { 132, 65536, 8 * M, 1, "kvc_scatter_256_8", 132, 0 };
+	expect_choice(&before_hopper, 80, 0);
 }
 
 static void more_requests_than_a_grid_has_are_refused(void **state)
@@ -236,7 +259,8 @@ static void what_32_bits_do_not_hold_is_for_the_general_kernel(void **state)
 	expect_rope(&job, 100, "kvc_general_rope");
 }
 
-static void a_failed_call_leaves_the_scratch_as_it_was(void **state)
+/* Marks of a call that does not get to its end would be taken for the next one's. */
+static void a_failed_rope_leaves_the_scratch_zero(void **state)
 {
 	const struct kvc__rope_job job = job_of(100, 8, 2, 128);
 	const struct kvc__cuda_rope call = {
@@ -248,12 +272,77 @@ static void a_failed_call_leaves_the_scratch_as_it_was(void **state)
 	begin(90, 16);
 	expect_ok(cuda->rope(&call, NULL));
 	expect_launches(4);
+	assert_int_equal(fake->zeroed, 0);
+	for (int i = 0; i < 3; i++) {
+		static const char *refused[] = { "kvc_rope_bf16_128_t", "kvc_general_report",
+			"kvc_general_unclaim" };
+		begin(90, 16);
+		fake->refused = refused[i];
+		expect_error(cuda->rope(&call, NULL), KVC_E_CUDA, "cuda-call-failed", NULL, -1);
+		expect_launches(1 + i);
+		assert_int_equal(fake->zeroed, 100 * sizeof(int32_t));
+	}
+}
+
+/* ---- what marks have no room for ---- */
+
+/* Tensors of different numbers lie far from each other. */
+static kvc_tensor vector_of(int number, kvc_dtype dtype, int64_t *count)
+{
+	kvc_tensor tensor =
+	        kvc_tensor_make((char *)ANY + ((int64_t)number << 40), dtype, 1, count);
+
+	tensor.device = kvc_device_make(KVC_DEVICE_CUDA, 9);
+	return tensor;
+}
+
+static void ropes_of_too_many_tokens_for_their_marks_are_refused(void **state)
+{
+	int64_t count[3] = { INT64_C(1) << 31, 1, 64 }, pool_count[3] = { 100, 1, 64 };
+	kvc_tensor rows[3], pools[2], indices = vector_of(5, KVC_INT64, count);
+	kvc_tensor marks = vector_of(6, KVC_INT32, pool_count);
+	kvc_rope_pool_args args = KVC_ROPE_POOL_ARGS_INIT;
+	kvc_rope_options options = KVC_ROPE_OPTIONS_INIT;
+	kvc_rope computed;
+
+	(void)state;
+	options.rotary_dim = 64;
+	expect_ok(kvc_rope_init(&computed, &options));
+	for (int i = 0; i < 3; i++) {
+		rows[i] = vector_of(i, KVC_BFLOAT16, count);
+		pools[i % 2] = vector_of(3 + i % 2, KVC_BFLOAT16, pool_count);
+		rows[i].ndim = pools[i % 2].ndim = 3;
+	}
+	args.q = args.q_out = &rows[0];
+	args.k = args.k_out = &rows[1];
+	args.v = &rows[2];
+	args.positions = args.slots = &indices;
+	args.k_pool = &pools[0];
+	args.v_pool = &pools[1];
+	args.rope = &computed;
+	args.scratch = &marks;
+	args.check_duplicates = 1;
 	begin(90, 16);
-	fake->refused = "kvc_rope_bf16_128_t";
-	expect_error(cuda->rope(&call, NULL), KVC_E_CUDA, "cuda-call-failed", NULL, -1);
-	expect_launches(2);
-	assert_string_equal(fake->launches[0].name, "kvc_general_claim");
-	assert_string_equal(fake->launches[1].name, "kvc_general_unclaim");
+	expect_error(kvc_rope_pool_fused(&args, NULL), KVC_E_LENGTH, "cuda-tokens-max", NULL, -1);
+	expect_launches(0);
+	count[0]--;
+	expect_ok(kvc_rope_pool_fused(&args, NULL));
+}
+
+static void chips_are_asked_once(void **state)
+{
+	const struct kvc__rope_job job = job_of(100, 8, 2, 128);
+	const struct kvc__cuda_rope call = { .job = &job, .slot_count = 100 };
+
+	(void)state;
+	rope.cos_sin = ANY;
+	for (int chip = 80; chip <= 100; chip += 10) {
+		begin(chip, 16);
+		expect_ok(cuda->rope(&call, NULL));
+		begin(chip, 16);
+		expect_ok(cuda->rope(&call, NULL));
+		assert_int_equal(fake->questions, 0);
+	}
 }
 
 /* ---- the canary ---- */
@@ -328,15 +417,123 @@ static void canary_calls_of_every_size_launch(void **state)
 	}
 }
 
+/* As for rope: each launch of a write or of a check of a plan fails in turn, as far as there is one. */
+static void failed_canary_calls_leave_the_scratch_zero(void **state)
+{
+	static const char *of_write[] = { "kvc_write_mark", "kvc_write_chain", "kvc_write_settle",
+		"kvc_fingerprint_plain" };
+	static const char *of_check[] = { "kvc_check_plan_mark", "kvc_check_plan_judge",
+		"kvc_check_plan_wipe" };
+	static kvc_source sources[1];
+	enum { RECORDS = 5000 };
+	kvc_group group;
+
+	(void)state;
+	begin(90, 16);
+	group_of(&group, sources, 1, 2048);
+	group.record_count = RECORDS;
+	struct kvc__write write = {
+		.group = group, .token_count = 2000, .slots = ANY, .scratch = ANY
+	};
+	kvc_plan out = { .verify_capacity = 2000 };
+	struct kvc__check_plan check = { .group = group, .full_count = 10, .scratch = { ANY, ANY } };
+	const struct kvc__cuda_write write_call = { .job = &write, .request_capacity = 9 };
+	const struct kvc__cuda_check_plan check_call = { .job = &check, .plan = &out };
+	expect_ok(cuda->write(&write_call, NULL));
+	expect_ok(cuda->check_plan(&check_call, NULL));
+	expect_launches(7);
+	assert_int_equal(fake->zeroed, 0);
+	for (int i = 0; i < 4; i++) {
+		begin(90, 16);
+		fake->refused = of_write[i];
+		expect_error(
+		        cuda->write(&write_call, NULL), KVC_E_CUDA, "cuda-call-failed", NULL, -1);
+		expect_launches(i);
+		assert_int_equal(fake->zeroed, RECORDS * sizeof(int64_t));
+	}
+	for (int i = 0; i < 6; i++) {
+		begin(90, 16);
+		check.mapping = i < 3 ? NULL : ANY;
+		fake->refused = of_check[i % 3];
+		expect_error(cuda->check_plan(&check_call, NULL), KVC_E_CUDA, "cuda-call-failed",
+		        NULL, -1);
+		expect_launches(i % 3);
+		assert_int_equal(fake->zeroed, 2 * RECORDS * sizeof(int64_t));
+	}
+}
+
+static void writes_of_too_many_tokens_for_their_marks_are_refused(void **state)
+{
+	int64_t count[1] = { INT64_C(1) << 31 };
+	static kvc_source sources[1];
+	kvc_tensor tensor = vector_of(0, KVC_INT64, count);
+	kvc_write_args args = KVC_WRITE_ARGS_INIT;
+	kvc_plan plan = { .struct_bytes = sizeof(plan),
+		.device = tensor.device,
+		.write_req_capacity = 4,
+		.write_offsets = ANY,
+		.write_seed_slot_indices = ANY,
+		.write_num_valid_reqs = ANY };
+	kvc_group group;
+
+	(void)state;
+	group_of(&group, sources, 1, 2048);
+	group.device = tensor.device;
+	group.record_stride_bytes = sizeof(kvc_record);
+	args.group = &group;
+	args.plan = &plan;
+	args.tokens = args.positions = args.slots = &tensor;
+	begin(90, 16);
+	expect_error(kvc_canary_write(&args, NULL), KVC_E_LENGTH, "cuda-tokens-max", NULL, -1);
+	expect_launches(0);
+	count[0]--;
+	expect_ok(kvc_canary_write(&args, NULL));
+}
+
+static void plan_writes_large_pieces_where_blocks_have_several(void **state)
+{
+	static const struct {
+		int64_t entries;
+		const char *name;
+		unsigned grid; /* of the half about entries */
+	} choices[] = {
+		{ 1024, "kvc_plan_entries", 1 },
+		{ 64 * 2048, "kvc_plan_entries", 128 },
+		{ 264 * 1024, "kvc_plan_entries", 264 },
+		{ 264 * 1024 + 1, "kvc_plan_many", 133 },
+		{ 256 * 2048, "kvc_plan_many", 256 },
+		{ 1024 * 2048, "kvc_plan_many", 264 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
+		kvc_plan out = { .verify_capacity = choices[i].entries };
+		struct kvc__plan job = { .request_count = 64, .out = &out };
+		const struct kvc__cuda_plan call = { .job = &job };
+		begin(90, 16);
+		expect_ok(cuda->plan(&call, NULL));
+		expect_launches(1);
+		assert_string_equal(fake->launches[0].name, choices[i].name);
+		assert_int_equal(fake->launches[0].grid,
+		        choices[i].grid + (choices[i].grid > 1)); /* one writes the other half */
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(scatter_picks_its_kernel),
+		cmocka_unit_test(scatter_takes_a_call_of_one_wave_at_once),
 		cmocka_unit_test(more_requests_than_a_grid_has_are_refused),
 		cmocka_unit_test(every_rope_fits_a_block_and_a_grid),
 		cmocka_unit_test(what_32_bits_do_not_hold_is_for_the_general_kernel),
-		cmocka_unit_test(a_failed_call_leaves_the_scratch_as_it_was),
+		cmocka_unit_test(a_failed_rope_leaves_the_scratch_zero),
+		cmocka_unit_test(ropes_of_too_many_tokens_for_their_marks_are_refused),
+		cmocka_unit_test(chips_are_asked_once),
 		cmocka_unit_test(canary_calls_of_every_size_launch),
+		cmocka_unit_test(failed_canary_calls_leave_the_scratch_zero),
+		cmocka_unit_test(plan_writes_large_pieces_where_blocks_have_several),
+		cmocka_unit_test(writes_of_too_many_tokens_for_their_marks_are_refused),
 	};
 	return cmocka_run_group_tests(tests, open_fake, NULL);
 }

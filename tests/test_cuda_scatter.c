@@ -91,6 +91,7 @@ struct shape {
 	int64_t longest;           /* lengths are 0 .. longest */
 	int64_t one_longest;       /* and one request has this many tokens; 0: none has */
 	int equal;                 /* all have 'longest' */
+	int64_t shortest;          /* but some have none */
 	int flat_skip, table_skip; /* elements by which the tensors miss alignment */
 };
 
@@ -141,7 +142,8 @@ static void build(struct scene *s, struct seeded *random, const struct shape *sh
 	s->columns = shape->columns;
 	s->table_rows = shape->bs + shape->spare_rows;
 	for (int64_t r = 0; r < shape->bs; r++) {
-		lengths[r] = shape->equal ? shape->longest : seeded_in(random, 0, shape->longest);
+		lengths[r] = shape->equal ? shape->longest
+		                          : seeded_in(random, shape->shortest, shape->longest);
 		if (!shape->equal && seeded_one_in(random, 5))
 			lengths[r] = 0;
 	}
@@ -301,6 +303,10 @@ static void device_equals_cpu_for_every_kernel(void **state)
 		{ .bs = 1, .longest = 1000000, .columns = 1000000, .equal = 1 },
 		{ .bs = 40, .longest = 131072, .columns = 131072, .equal = 1 },
 		{ .bs = 41, .longest = 200000, .columns = 150001 },
+		{ .bs = 64, .longest = 131072, .columns = 131072, .equal = 1 },
+		{ .bs = 66, .shortest = 131000, .longest = 131072, .columns = 131072 },
+		{ .bs = 132, .shortest = 65500, .longest = 65536, .columns = 65536, .pad = 4 },
+		{ .bs = 132, .shortest = 65500, .longest = 65540, .columns = 65534 },
 		{ .bs = 700, .longest = 16384, .columns = 65536 },
 		{ .bs = 2100, .longest = 4100, .columns = 4096 },
 		{ .bs = 60000, .longest = 9, .columns = 16 },

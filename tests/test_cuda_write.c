@@ -397,6 +397,48 @@ static void wild_offsets_touch_nothing_outside(void **state)
 	}
 }
 
+/* Entries 2 and 3 are of the requests [0, 4) and [2, 6): they are the first one's, as if it came last. */
+static void an_entry_of_two_requests_is_one_ones(void **state)
+{
+	struct seeded random = seeded_start("cuda_write overlap");
+	static const int64_t wild[] = { 0, 4, 2, 6 }, second[] = { 0, 0, 2, 6 },
+			     first[] = { 0, 4, 4, 4 };
+	(void)state;
+	if (!cuda_device_open())
+		skip();
+	for (int i = 0; i < 20; i++) {
+		const struct shape shape = { .slot_count = 9,
+			.requests = 3,
+			.longest = 2,
+			.sources = 1,
+			.columns = 16,
+			.with_scratch = i % 2,
+			.tokens = 6 };
+		struct scene s;
+		build(&s, &random, &shape);
+		int64_t *offsets = s.plan[0].write_offsets;
+		*s.plan[0].write_num_valid_reqs = 3;
+		s.with_requests = 1;
+		for (int64_t e = 0; e < 6; e++)
+			values(s.t[SLOTS])[e] = e + 1;
+		for (int r = 0; r < 3; r++)
+			values(s.r[CHAIN_IN])[r] = 5 + r;
+		memcpy(offsets, wild, sizeof(wild));
+		cuda_world_push(&s.w);
+		expect_ok(run(&s, 1, NULL));
+		memcpy(offsets, second, sizeof(second));
+		expect_ok(run(&s, 0, NULL));
+		memcpy(offsets, first, sizeof(first));
+		expect_ok(run(&s, 0, NULL));
+		cuda_must(cuda.synchronize(), "overlap");
+		for (int t = 0; t < s.w.count; t++)
+			if (strcmp(s.w.names[t], "records") == 0 ||
+			        strcmp(s.w.names[t], "owners") == 0)
+				assert_int_equal(cuda_twin_differs(&s.w.twins[t]), -1);
+		cuda_world_free(&s.w);
+	}
+}
+
 static void captured_writes_see_new_contents(void **state)
 {
 	struct seeded random = seeded_start("cuda_write graph");
@@ -736,6 +778,7 @@ int main(void)
 		cmocka_unit_test(linked_writes_equal_the_cpus),
 		cmocka_unit_test(long_paths_of_requests),
 		cmocka_unit_test(foreign_slots_are_skipped_and_reported),
+		cmocka_unit_test(an_entry_of_two_requests_is_one_ones),
 		cmocka_unit_test(wild_offsets_touch_nothing_outside),
 		cmocka_unit_test(captured_writes_see_new_contents),
 		cmocka_unit_test(rows_just_changed_are_hashed_as_they_are),

@@ -172,17 +172,11 @@ static kvc_status find_kernel(
 	return KVC_OK;
 }
 
-/* Can kernels of this build start early on the current device? Chips before Hopper are not promised to
- * pass over an attribute that they do not know. */
 static int starts_early(void)
 {
-	CUdevice device = 0;
-	int major = 0;
+	struct kvc__chip chip;
 
-	return kvc__cuda_newest() >= 90 && driver.context_device(&device) == CUDA_SUCCESS &&
-	       driver.device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-	               device) == CUDA_SUCCESS &&
-	       major >= 9;
+	return kvc__cuda_chip(&chip) == KVC_OK && chip.starts_early;
 }
 
 /* Fills 'attributes', at least two of them, which the result points to. */
@@ -247,18 +241,52 @@ int kvc__cuda_can_place(struct kvc__kernel *kernel, const struct kvc__launch *la
 	       clusters > 0;
 }
 
+kvc_status kvc__cuda_wipe_failed(
+        kvc_status status, void *scratch, int64_t bytes, void *stream)
+{
+	/* Where this fails too, the context is past help. */
+	if (status != KVC_OK)
+		(void)driver.memset_async(
+		        (CUdeviceptr)(uintptr_t)scratch, 0, (size_t)bytes, (CUstream)stream);
+	return status;
+}
+
+/* ---- chips ---- */
+
+#define CHIPS_KEPT 64
+static _Atomic(struct kvc__chip) chips[CHIPS_KEPT]; /* by device; no processors: not asked for yet */
+
+static kvc_status ask_chip(struct kvc__chip *out, CUdevice device)
+{
+	static const CUdevice_attribute asked[] = { CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+		CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+		CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN };
+	enum { PROCESSORS, CLUSTERS, MAJOR, SHARED, ASKED };
+	int answer[ASKED] = { 0 };
+
+	for (int i = 0; i < ASKED; i++)
+		KVC__TRY(kvc__driver_check(driver.device_attribute(&answer[i], asked[i], device),
+		        "device attribute"));
+	out->shared_bytes = answer[SHARED];
+	out->processors = (int16_t)answer[PROCESSORS];
+	out->has_clusters = answer[CLUSTERS] && kvc__cuda_newest() >= 90;
+	/* Chips before Hopper are not promised to pass over an attribute that they do not know. */
+	out->starts_early = answer[MAJOR] >= 9 && kvc__cuda_newest() >= 90;
+	return KVC_OK;
+}
+
 kvc_status kvc__cuda_chip(struct kvc__chip *out)
 {
 	CUdevice device = 0;
 
 	KVC__TRY(kvc__driver_check(driver.context_device(&device), "device of the context"));
-	KVC__TRY(kvc__driver_check(driver.device_attribute(&out->processors,
-	                                   CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
-	        "multiprocessor count"));
-	KVC__TRY(kvc__driver_check(driver.device_attribute(&out->has_clusters,
-	                                   CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, device),
-	        "cluster launch"));
-	out->has_clusters = out->has_clusters && kvc__cuda_newest() >= 90;
+	if (device < 0 || device >= CHIPS_KEPT)
+		return ask_chip(out, device);
+	*out = atomic_load_explicit(&chips[device], memory_order_relaxed);
+	if (out->processors != 0)
+		return KVC_OK;
+	KVC__TRY(ask_chip(out, device));
+	atomic_store_explicit(&chips[device], *out, memory_order_relaxed);
 	return KVC_OK;
 }
 

@@ -82,10 +82,17 @@ int kvc__cuda_can_place(struct kvc__kernel *kernel, const struct kvc__launch *la
  * __CUDA_ARCH__ is never more, whatever the chip can do. */
 int kvc__cuda_newest(void);
 
-/* What the device of the current context is like, as far as launches depend on it. */
+/* After the launches of a call that marks scratch and wipes it itself: if one of them failed, all of it
+ * becomes zero here, as the next call needs it. Returns 'status'. */
+kvc_status kvc__cuda_wipe_failed(
+        kvc_status status, void *scratch, int64_t bytes, void *stream);
+
+/* What the device of the current context is like, as far as launches depend on it. Asked for once a device. */
 struct kvc__chip {
-	int processors;
-	int has_clusters;
+	int32_t shared_bytes; /* that a block can ask for */
+	int16_t processors;
+	int8_t has_clusters;
+	int8_t starts_early; /* kernels of this build may start before their turn */
 };
 kvc_status kvc__cuda_chip(struct kvc__chip *out);
 

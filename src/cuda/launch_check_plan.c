@@ -53,10 +53,13 @@ static kvc_status launch_claims(
 kvc_status kvc__cuda_check_plan(const struct kvc__cuda_check_plan *call, void *stream)
 {
 	struct kvc__check_plan_params p = check_params_of(call);
+	int64_t bytes = p.record_count * (int64_t)sizeof(*p.scratch[0]);
+	kvc_status status = p.mapping ? launch_claims(&p, 1, p.full_count, stream) : KVC_OK;
 
-	if (p.mapping)
-		KVC__TRY(launch_claims(&p, 1, p.full_count, stream));
-	return launch_claims(&p, 0, p.plan.verify_capacity, stream);
+	if (status == KVC_OK)
+		status = launch_claims(&p, 0, p.plan.verify_capacity, stream);
+	status = kvc__cuda_wipe_failed(status, p.scratch[0], bytes, stream);
+	return kvc__cuda_wipe_failed(status, p.scratch[1], bytes, stream);
 }
 
 #endif

@@ -330,9 +330,10 @@ kvc_status kvc__cuda_rope(const struct kvc__cuda_rope *call, void *stream)
 		return launch_rows(call, &p, stream);
 	KVC__TRY(launch_tokens(&claim_kernel, &p, stream));
 	kvc_status status = launch_rows(call, &p, stream);
-	/* Whatever came of it, the scratch is zero again. */
-	KVC__TRY(launch_tokens(&unclaim_kernel, &p, stream));
-	return status;
+	if (status == KVC_OK)
+		status = launch_tokens(&unclaim_kernel, &p, stream);
+	return kvc__cuda_wipe_failed(status, p.duplicate_scratch,
+	        call->slot_count * (int64_t)sizeof(*p.duplicate_scratch), stream);
 }
 
 #endif /* KVC_WITH_CUDA */

@@ -24,25 +24,46 @@ static struct scatter_shape {
 	int64_t chunk;
 	unsigned shared; /* where a chunk is staged */
 } scatter_shapes[] = {
-#define SHAPE(THREADS, QUADS, STAGED)                                                              \
+#define SHAPE(THREADS, QUADS, STAGED_QUADS)                                                        \
 	{                                                                                          \
 		{ .name = "kvc_scatter_" #THREADS "_" #QUADS },                                    \
 		        { .name = "kvc_scatter_" #THREADS "_" #QUADS }, THREADS,                   \
-		        THREADS *QUADS * 4, STAGED *THREADS *QUADS * 16                            \
+		        THREADS *QUADS * 4, THREADS *STAGED_QUADS * 16                             \
 	}
 	SHAPE(128, 1, 0),
 	SHAPE(128, 4, 0),
 	SHAPE(256, 4, 0),
-	SHAPE(256, 8, 1),
+	SHAPE(256, 8, 8),
+	SHAPE(1024, 16, 12),
 };
 
-/* 'reach': how long a request may well be. */
-static struct scatter_shape *pick_shape(int64_t reach, int64_t request_count)
+/* Do blocks of the largest shape, one a multiprocessor, take the whole call at once, and most of them fully? Then
+ * every token is under way before the first is stored. */
+static int is_one_wave(
+        const struct kvc__scatter *job, int64_t reach, const struct kvc__chip *chip)
 {
+	const struct scatter_shape *shape = &scatter_shapes[4];
+	int64_t team = 1;
+
+	while (team < TEAM_ANYWHERE && team * shape->chunk < reach)
+		team *= 2;
+	return chip->has_clusters && chip->shared_bytes >= (int)shape->shared &&
+	       team * shape->chunk >= reach && job->request_count * team <= chip->processors &&
+	       job->flat_count >= chip->processors * shape->chunk / 4 * 3;
+}
+
+/* 'reach': how long a request may well be. */
+static struct scatter_shape *pick_shape(
+        const struct kvc__scatter *job, int64_t reach, const struct kvc__chip *chip)
+{
+	int64_t request_count = job->request_count;
+
 	if (reach <= scatter_shapes[0].chunk)
 		return &scatter_shapes[0];
 	if (reach <= scatter_shapes[1].chunk)
 		return &scatter_shapes[1];
+	if (is_one_wave(job, reach, chip))
+		return &scatter_shapes[4];
 	/* Two blocks a request, or one of twice the size. */
 	if (reach <= 2 * scatter_shapes[2].chunk && 2 * request_count <= FEW_BLOCKS)
 		return &scatter_shapes[2];
@@ -67,7 +88,10 @@ kvc_status kvc__cuda_scatter(const struct kvc__cuda_scatter *call, void *stream)
 {
 	const struct kvc__scatter *job = call->job;
 	int64_t reach = job->column_count < job->flat_count ? job->column_count : job->flat_count;
-	struct scatter_shape *shape = pick_shape(reach, job->request_count);
+	struct kvc__chip chip;
+
+	KVC__TRY(kvc__cuda_chip(&chip));
+	struct scatter_shape *shape = pick_shape(job, reach, &chip);
 	struct kvc__scatter_params p = {
 		.job = *job,
 		.report = call->report,
@@ -78,11 +102,9 @@ kvc_status kvc__cuda_scatter(const struct kvc__cuda_scatter *call, void *stream)
 		.wide_rows =
 		        ((uint64_t)(uintptr_t)job->table | (uint64_t)job->row_stride * 4) % 16 == 0,
 	};
-	struct kvc__chip chip;
 
 	if (job->flat_count <= GUESSED_TOKENS)
 		p.typical = (int32_t)(job->flat_count / job->request_count);
-	KVC__TRY(kvc__cuda_chip(&chip));
 	while (p.team < TEAM_MAX && p.team * shape->chunk < reach &&
 	        2 * p.team * job->request_count <= TEAMS_BLOCKS_MAX &&
 	        (chip.has_clusters || !p.check_tokens))

@@ -116,6 +116,24 @@ static kvc_status launch_hashes(
 	return kvc__cuda_launch_fingerprints(&hash, stream);
 }
 
+static kvc_status launch_parts(const struct kvc__write_params *p, const struct kvc__chip *chip,
+        const kvc_group *group, void *stream)
+{
+	int64_t entry_blocks = kvc__divide_up(p->token_count, 256);
+	int64_t settle_blocks = (int64_t)chip->processors * SETTLE_BLOCKS;
+
+	if (p->token_count > 0 && p->request_capacity > 0) {
+		if (p->scratch)
+			KVC__TRY(launch_grid(&mark_kernel, p, entry_blocks, stream));
+		KVC__TRY(launch_grid(&chain_kernel, p, chain_blocks(p), stream));
+	}
+	KVC__TRY(launch_grid(&settle_kernel, p,
+	        entry_blocks < settle_blocks ? entry_blocks : settle_blocks, stream));
+	if (p->token_count == 0 || p->request_capacity == 0 || (p->scratch && !p->is_computed))
+		return KVC_OK;
+	return launch_hashes(p, group, stream);
+}
+
 kvc_status kvc__cuda_write(const struct kvc__cuda_write *call, void *stream)
 {
 	struct kvc__write_params p;
@@ -126,18 +144,10 @@ kvc_status kvc__cuda_write(const struct kvc__cuda_write *call, void *stream)
 	set_write_params(&p, call);
 	if (is_small(&p))
 		return launch_small(&p, stream);
-	int64_t entry_blocks = kvc__divide_up(p.token_count, 256);
-	int64_t settle_blocks = (int64_t)chip.processors * SETTLE_BLOCKS;
-	if (p.token_count > 0 && p.request_capacity > 0) {
-		if (p.scratch)
-			KVC__TRY(launch_grid(&mark_kernel, &p, entry_blocks, stream));
-		KVC__TRY(launch_grid(&chain_kernel, &p, chain_blocks(&p), stream));
-	}
-	KVC__TRY(launch_grid(&settle_kernel, &p,
-	        entry_blocks < settle_blocks ? entry_blocks : settle_blocks, stream));
-	if (p.token_count == 0 || p.request_capacity == 0 || (p.scratch && !p.is_computed))
-		return KVC_OK;
-	return launch_hashes(&p, &call->job->group, stream);
+	kvc_status status = launch_parts(&p, &chip, &call->job->group, stream);
+	return p.scratch ? kvc__cuda_wipe_failed(status, p.scratch,
+	                           p.records.count * (int64_t)sizeof(*p.scratch), stream)
+	                 : status;
 }
 
 #endif

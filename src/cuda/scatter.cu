@@ -107,12 +107,26 @@ struct Batch {
 		return (int)threadIdx.x * (QUADS ? 4 : 1);
 	}
 
-	__device__ __forceinline__ void take(
-	        const kvc__scatter_params &p, const int64_t *from, int at, int left, Seen &seen)
+	// 'shifted': quads begin 8 bytes off.
+	__device__ __forceinline__ void take(const kvc__scatter_params &p, const int64_t *from, int at,
+	        int left, Seen &seen, bool shifted = false)
 	{
 		int64_t wide[COUNT];
 		at += first();
-		if (QUADS) {
+		if (QUADS && shifted) {
+#pragma unroll
+			for (int i = 0; i < COUNT; i += 4) {
+				const int64_t *quad = from + at + i / 4 * APART;
+				longlong2 inner = { 0, 0 };
+				wide[i] = wide[i + 3] = 0;
+				if (at + i / 4 * APART < left) {
+					wide[i] = __ldcs(quad);
+					inner = __ldcs((const longlong2 *)(quad + 1));
+					wide[i + 3] = __ldcs(quad + 3);
+				}
+				wide[i + 1] = inner.x, wide[i + 2] = inner.y;
+			}
+		} else if (QUADS) {
 #pragma unroll
 			for (int i = 0; i < COUNT; i += 4) {
 				longlong2 a = { 0, 0 }, b = { 0, 0 };
@@ -321,27 +335,41 @@ static __device__ __forceinline__ bool is_shared(
 	return shared;
 }
 
+// Where tokens wait to be judged: in registers, in shared memory, or, of the most that a multiprocessor has room for,
+// in both.
+enum { HELD, STAGED, SPREAD };
+
 // Take, judge, put. 'odd': what this thread has found so far.
-template <int THREADS, int QUADS, bool STAGED, bool WHOLE>
+template <int THREADS, int QUADS, int KEPT, bool WHOLE>
 static __device__ __forceinline__ void scatter_request(
         const kvc__scatter_params &p, const Request &q, int64_t rival)
 {
-	constexpr int CHUNK = THREADS * QUADS * 4, COUNT = 4 * (STAGED && QUADS > 4 ? 4 : QUADS);
-	constexpr bool CHECKS = !KVC__MOVES_ONLY;
+	constexpr int CHUNK = THREADS * QUADS * 4, COUNT = 4 * (KEPT != HELD && QUADS > 4 ? 4 : QUADS);
+	constexpr bool CHECKS = !KVC__MOVES_ONLY, ANYWHERE = WHOLE && KEPT == SPREAD;
 	typedef Batch<THREADS, COUNT, WHOLE> Tokens;
 	constexpr int STEP = THREADS * COUNT; // tokens of a batch of all threads
+	constexpr int PUT_BY = KEPT == HELD ? 0 : KEPT == STAGED ? CHUNK : CHUNK - STEP; // what is not held
 	extern __shared__ int4 staged[];
 	int64_t begin = (int64_t)q.rank * CHUNK, step = (int64_t)CHUNK << p.team_shift;
 	const int64_t *tokens = p.job.flat + q.first;
-	int left = left_of(q.length, begin, CHUNK);
+	int left = left_of(q.length, begin, CHUNK), rest = 0;
+	int64_t last[1] = { 0 }; // of those behind the last quad
 	Seen seen = { 0, 0 };
 	Tokens held;
+	if (ANYWHERE) {
+		rest = left % 4;
+		left -= rest;
+		if ((int)threadIdx.x < rest)
+			last[0] = __ldcs(tokens + begin + left + threadIdx.x);
+	}
 #pragma unroll
 	for (int at = 0; at < CHUNK; at += STEP) {
-		held.take(p, tokens + begin, at, left, seen);
-		if (STAGED)
+		held.take(p, tokens + begin, at, left, seen, ANYWHERE && !is_wide(tokens));
+		if (at < PUT_BY)
 			held.stage(staged + at / 4);
 	}
+	if (ANYWHERE && CHECKS)
+		seen.look(p, last);
 	bool odd = CHECKS && is_shared<THREADS>(p, q, rival);
 	// What lies beyond the team's chunks is read twice.
 	if (!WHOLE && CHECKS && p.check_tokens)
@@ -365,11 +393,18 @@ static __device__ __forceinline__ void scatter_request(
 
 	int32_t *to = p.job.table + q.row * p.job.row_stride;
 	int64_t end = min64(q.length, p.job.column_count);
-	left = left_of(end, begin, CHUNK);
+	if (ANYWHERE) {
+		if ((int)threadIdx.x < rest)
+			to[begin + left + threadIdx.x] = (int32_t)last[0];
+	} else {
+		left = left_of(end, begin, CHUNK);
+	}
 #pragma unroll
-	for (int at = 0; at < CHUNK; at += STEP) {
-		if (STAGED)
-			held.fetch(staged + at / 4);
+	for (int at = PUT_BY; at < CHUNK; at += STEP)
+		held.put(to + begin, at, left);
+#pragma unroll
+	for (int at = 0; at < PUT_BY; at += STEP) {
+		held.fetch(staged + at / 4);
 		held.put(to + begin, at, left);
 	}
 	for (int64_t far = begin + step; !WHOLE && far < end; far += step)
@@ -381,14 +416,14 @@ static __device__ __forceinline__ void scatter_request(
 }
 
 // Apart from the other one, so that the way of most requests through this kernel is short in memory too.
-template <int THREADS, int QUADS, bool STAGED>
+template <int THREADS, int QUADS, int KEPT>
 static __device__ __noinline__ void scatter_ragged(const kvc__scatter_params &p, int64_t r, int64_t first,
         int64_t length, int64_t row, int64_t rival, unsigned rank, int *heard)
 {
-	scatter_request<THREADS, QUADS, STAGED, false>(p, { r, first, length, row, rank, heard }, rival);
+	scatter_request<THREADS, QUADS, KEPT, false>(p, { r, first, length, row, rank, heard }, rival);
 }
 
-template <int THREADS, int QUADS, bool STAGED>
+template <int THREADS, int QUADS, int KEPT>
 static __device__ __forceinline__ void scatter(const kvc__scatter_params &p)
 {
 	constexpr int CHUNK = THREADS * QUADS * 4;
@@ -422,25 +457,26 @@ static __device__ __forceinline__ void scatter(const kvc__scatter_params &p)
 		rival = __ldg(job.rows + rivals);
 	// The way from offsets to tokens is short; whether there is such a row is asked later.
 	q.length = is_sound(p, q.first, past) ? past - q.first : 0;
-	bool whole = p.wide_rows && is_wide(job.flat + q.first) && q.length % 4 == 0 &&
+	bool whole = p.wide_rows && (KEPT == SPREAD || (is_wide(job.flat + q.first) && q.length % 4 == 0)) &&
 	             q.length <= job.column_count && q.length <= (int64_t)CHUNK << p.team_shift;
 	if (whole)
-		scatter_request<THREADS, QUADS, STAGED, true>(p, q, rival);
+		scatter_request<THREADS, QUADS, KEPT, true>(p, q, rival);
 	else
-		scatter_ragged<THREADS, QUADS, STAGED>(p, q.r, q.first, q.length, q.row, rival, q.rank, heard);
+		scatter_ragged<THREADS, QUADS, KEPT>(p, q.r, q.first, q.length, q.row, rival, q.rank, heard);
 }
 
 // ---- names that the host looks up ----
 
 // Registers decide how many loads are in flight on a chip: BLOCKS of them at least.
-#define SCATTER(THREADS, QUADS, STAGED, BLOCKS) \
+#define SCATTER(THREADS, QUADS, KEPT, BLOCKS) \
 	KVC__KERNEL void __launch_bounds__(THREADS, BLOCKS) kvc_scatter_##THREADS##_##QUADS( \
 	        const __grid_constant__ kvc__scatter_params p) \
 	{ \
-		scatter<THREADS, QUADS, STAGED>(p); \
+		scatter<THREADS, QUADS, KEPT>(p); \
 	}
 
-SCATTER(128, 1, false, 12)
-SCATTER(128, 4, false, 8)
-SCATTER(256, 4, false, 4)
-SCATTER(256, 8, true, 5)
+SCATTER(128, 1, HELD, 12)
+SCATTER(128, 4, HELD, 8)
+SCATTER(256, 4, HELD, 4)
+SCATTER(256, 8, STAGED, 5)
+SCATTER(1024, 16, SPREAD, 1)

@@ -133,6 +133,13 @@ static __device__ __forceinline__ void mark_entry(
 		        (unsigned long long)mark_of(request_at(p, n, e), e));
 }
 
+// Does what the offsets say make no sense? Then an entry may be several requests': it is request_at()'s.
+static __device__ __forceinline__ bool is_wild(const kvc__write_params &p, const Span &span)
+{
+	return span.stated_first < 0 || span.stated_past < span.stated_first ||
+	       span.stated_past > p.token_count;
+}
+
 // ---- where a chain starts ----
 
 struct Start {
@@ -343,8 +350,7 @@ static __device__ __forceinline__ void check_slot(
 static __device__ __forceinline__ void check_offsets(
         const kvc__write_params &p, int64_t r, const Span &span)
 {
-	if (p.own_rules && (span.stated_first < 0 || span.stated_past < span.stated_first ||
-	                           span.stated_past > p.token_count))
+	if (p.own_rules && is_wild(p, span))
 		report_range(p, r, -1, span.stated_past);
 }
 
@@ -839,10 +845,14 @@ static __device__ __forceinline__ void write_step(const kvc__write_params &p, St
 			start = start_of(p, r);
 		}
 	});
-	__syncthreads(); // entries are staged, and seeds were read as they are before the call
-	if (r < clamp_count(p, stated)) {
+	const int64_t n = clamp_count(p, stated);
+	// Entries are staged, and seeds were read as they are before the call.
+	const bool wild = __syncthreads_or(r < n && is_wild(p, span)) != 0;
+	if (r < n) {
 		tally.run = walk_thread(
 		        p, in, r, span, start, [&](int64_t e, int64_t slot, uint64_t chain) {
+			        if (wild && request_at(p, n, e) != r)
+				        return;
 			        settle_record(p, in, e, slot, chain, zero);
 			        if (p.records.owners)
 				        settle_owner(p, r, slot);
@@ -869,17 +879,23 @@ static __device__ __forceinline__ void write_chains(const kvc__write_params &p, 
 	Tally tally = { 0, 0 };
 	small.staged.fetch(p, [] {});
 	int64_t begin = n > 0 ? first_entry(p, 0) : 0, end = n > 0 ? past_entry(p, n - 1) : 0;
-	__syncthreads();
+	bool wild = false;
+	for (int64_t r = mine; r < n; r += blockDim.x)
+		wild |= is_wild(p, span_of(p, r));
+	wild = __syncthreads_or(wild) != 0;
 	for (int64_t e = begin + mine; p.scratch && e < end; e += blockDim.x)
 		mark_entry(p, n, e);
 	if (p.scratch)
 		__syncthreads();
 	for (int64_t r = mine; r < n; r += blockDim.x) {
 		const Span span = span_of(p, r);
-		walk_thread(p, in, r, span, start_thread(p, n, r),
-		        [&](int64_t e, int64_t, uint64_t chain) { small.links[e] = chain; });
+		walk_thread(p, in, r, span, start_thread(p, n, r), [&](int64_t e, int64_t, uint64_t chain) {
+			if (!wild || request_at(p, n, e) == r)
+				small.links[e] = chain;
+		});
 		for (int64_t e = span.first; e < span.past; e++)
-			small.past[e] = (uint16_t)span.past;
+			if (!wild || request_at(p, n, e) == r)
+				small.past[e] = (uint16_t)span.past;
 	}
 	__syncthreads();
 	for (int64_t e = begin + mine; e < end; e += blockDim.x)

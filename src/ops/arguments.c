@@ -98,6 +98,11 @@ kvc_status kvc__check_capacity(const char *name, int64_t capacity)
 	return KVC_OK;
 }
 
+kvc_status kvc__check_marked(int64_t count)
+{
+	return count > INT32_MAX ? kvc__fail_cuda_tokens_max(-1, count, INT32_MAX) : KVC_OK;
+}
+
 kvc_status kvc__check_usable_device(kvc_device device, const char *name)
 {
 	const struct kvc__cuda_ops *cuda;

@@ -37,6 +37,9 @@ kvc_status kvc__check_usable_device(kvc_device device, const char *name);
 /* Is the capacity one whose counts fit an int32? */
 kvc_status kvc__check_capacity(const char *name, int64_t capacity);
 
+/* Has a mark in scratch on the device room for the number of each token? cuda-tokens-max */
+kvc_status kvc__check_marked(int64_t count);
+
 /*
  * A tensor that the call writes shares no memory with those that it reads (output-overlap). NULL
  * tensors of the list are left out. For tensors that kvc__check_bounds() has passed.

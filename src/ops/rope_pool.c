@@ -523,6 +523,7 @@ static kvc_status rope_on_cuda(
 	if (args->check_duplicates) {
 		if (!args->scratch)
 			return kvc__fail_duplicate_scratch_needed(-1, on_device.slot_count);
+		KVC__TRY(kvc__check_marked(job->token_count));
 		KVC__TRY(kvc__check_vector(
 		        args->scratch, "scratch", KVC_INT32, on_device.slot_count));
 		on_device.duplicate_scratch = (int32_t *)(void *)kvc__tensor_data(args->scratch);

@@ -140,9 +140,7 @@ static kvc_status write_on_cuda(
 	KVC__TRY(kvc__group_check_pointers(&write->group));
 	KVC__TRY(kvc__batch_check_pointers(&write->batch));
 	KVC__TRY(kvc__ring_check_pointers(write->ring));
-	/* A mark in the scratch has 32 bits for its entry. */
-	if (write->token_count > INT32_MAX)
-		return kvc__fail_canary_tensor_length(-1, "tokens", INT32_MAX, write->token_count);
+	KVC__TRY(kvc__check_marked(write->token_count));
 	call->check_steps = args->check_steps;
 	call->step = args->step;
 	return cuda->write(call, stream);
