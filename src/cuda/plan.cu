@@ -18,9 +18,10 @@
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
-#define ITEMS 4 // requests of a thread, in a tile
-#define TILE (THREADS * ITEMS)
-#define STEPS 4 // of a warp, 32 entries each, whose loads are under way at once
+#define ITEMS_MAX 4 // requests of a thread, in a tile; where there are few requests, one
+#define TILE (THREADS * ITEMS_MAX)
+#define FEW_STEPS 4 // of a warp, 32 entries each, whose loads are under way at once
+#define MANY_STEPS 8
 
 // Predecessor codes, as in cpu/plan_portable.c.
 enum { PREV_CHAIN_START = -1, PREV_CHAIN_IN = -2, PREV_UNKNOWN = -3 };
@@ -33,10 +34,10 @@ struct Span {
 };
 
 static __device__ __forceinline__ Span positions_of(
-        const kvc__plan_params &p, int64_t r, int64_t row)
+        const kvc__plan_params &p, int64_t r, int64_t row, int64_t prefix)
 {
 	const kvc__plan &job = p.job;
-	Span span = { 0, job.prefix_lens[r], false };
+	Span span = { 0, prefix, false };
 	if (span.end < 0 || row == 0)
 		span.end = 0;
 	if (job.window > 0 && span.end > job.window)
@@ -129,6 +130,13 @@ static __device__ __forceinline__ int64_t sum_before(int64_t value, int64_t *sum
 	return before + sum - value;
 }
 
+// Where a thread has several requests, it asks for what they need without a branch between them, for the last one
+// instead of those that are not there.
+static __device__ __forceinline__ int64_t request_or_last(const kvc__plan_params &p, int64_t r)
+{
+	return r < p.job.request_count ? r : p.job.request_count - 1;
+}
+
 // One tile of requests: where each begins in the full list, and from which position on.
 struct Tile {
 	int64_t base[TILE + 1]; // [count]: the end of the tile
@@ -140,7 +148,7 @@ static __device__ __forceinline__ int64_t lengths_of_all(const kvc__plan_params 
 {
 	int64_t sum = 0, total;
 	for (int64_t r = threadIdx.x; r < p.job.request_count; r += THREADS) {
-		Span span = positions_of(p, r, p.job.rows[r]);
+		Span span = positions_of(p, r, p.job.rows[r], p.job.prefix_lens[r]);
 		sum += span.end - span.begin;
 	}
 	sum_before(sum, sums, &total);
@@ -149,21 +157,26 @@ static __device__ __forceinline__ int64_t lengths_of_all(const kvc__plan_params 
 
 // Fill the tile that begins with request 'first'; its entries are number 'carry' and on of the
 // list. Returns the number after its last one.
+template <int ITEMS>
 static __device__ __forceinline__ int64_t load_tile(
         const kvc__plan_params &p, Tile &tile, int64_t *sums, int64_t first, int64_t carry)
 {
-	int64_t length[ITEMS], begin[ITEMS], row[ITEMS], sum = 0, total;
+	int64_t length[ITEMS] = {}, begin[ITEMS], row[ITEMS], prefix[ITEMS], sum = 0, total;
 	int at = threadIdx.x * ITEMS;
+	if (first + at < p.job.request_count) {
 #pragma unroll
-	for (int i = 0; i < ITEMS; i++) {
-		length[i] = begin[i] = row[i] = 0;
-		if (first + at + i < p.job.request_count) {
-			row[i] = p.job.rows[first + at + i];
-			Span span = positions_of(p, first + at + i, row[i]);
-			begin[i] = span.begin;
-			length[i] = span.end - span.begin;
+		for (int i = 0; i < ITEMS; i++) {
+			int64_t r = request_or_last(p, first + at + i);
+			row[i] = p.job.rows[r];
+			prefix[i] = p.job.prefix_lens[r];
 		}
-		sum += length[i];
+#pragma unroll
+		for (int i = 0; i < ITEMS; i++) {
+			Span span = positions_of(p, request_or_last(p, first + at + i), row[i], prefix[i]);
+			begin[i] = span.begin;
+			length[i] = first + at + i < p.job.request_count ? span.end - span.begin : 0;
+			sum += length[i];
+		}
 	}
 	int64_t base;
 	if (KVC__MOVES_ONLY) { // see request_at()
@@ -281,6 +294,7 @@ static __device__ __forceinline__ void emit_32(const kvc__plan_params &p, const 
 // 32 * STEPS entries of request k, number 'start' and on, which begin inside it and whose slots and
 // tokens lie inside their tables: no lane has anything to ask, and all loads are under way at once.
 // false, with nothing done, if it is not so.
+template <int STEPS>
 static __device__ __forceinline__ bool emit_run(const kvc__plan_params &p, const Tile &tile,
         int64_t tile_first, int k, int64_t start, int64_t shift)
 {
@@ -331,6 +345,7 @@ static __device__ __forceinline__ bool emit_run(const kvc__plan_params &p, const
 
 // Write numbers [from, to) of the list, which all lie in this tile, to places from + shift and on. Chunks
 // of places go round the blocks, so that all of them write near each other.
+template <int STEPS>
 static __device__ __forceinline__ void emit(const kvc__plan_params &p, const Tile &tile,
         int64_t tile_first, int64_t from, int64_t to, int64_t shift, int block, int blocks)
 {
@@ -352,10 +367,19 @@ static __device__ __forceinline__ void emit(const kvc__plan_params &p, const Til
 			continue;
 		k = request_of_warp(tile.base, k, high, start);
 		if (plain && start + 32 * STEPS <= past && past <= tile.base[k + 1] &&
-		        emit_run(p, tile, tile_first, k, start, shift))
+		        emit_run<STEPS>(p, tile, tile_first, k, start, shift))
 			continue;
-		for (int64_t at = start; at < past; at += 32)
-			emit_32(p, tile, tile_first, k, high, at, past, shift);
+		for (int64_t at = start; at < past; at += 32 * FEW_STEPS) {
+			int64_t end = at + 32 * FEW_STEPS;
+			if (STEPS > FEW_STEPS && plain && end <= past) {
+				k = request_of_warp(tile.base, k, high, at);
+				if (end <= tile.base[k + 1] &&
+				        emit_run<FEW_STEPS>(p, tile, tile_first, k, at, shift))
+					continue;
+			}
+			for (int64_t few = at; few < end && few < past; few += 32)
+				emit_32(p, tile, tile_first, k, high, few, past, shift);
+		}
 	}
 }
 
@@ -370,7 +394,7 @@ static __device__ __forceinline__ int refusal_of(
 		return -1;
 	if ((uint64_t)row >= (uint64_t)job.slots.row_count)
 		return KVC_REPORT_ROW_RANGE;
-	Span span = positions_of(p, r, row);
+	Span span = positions_of(p, r, row, job.prefix_lens[r]);
 	if (span.cut)
 		return KVC_REPORT_LENGTH;
 	if (span.begin == span.end && !has_seed)
@@ -395,16 +419,30 @@ static __device__ __forceinline__ int refusal_of(
 }
 
 // Offsets and seeds of the requests of one tile. Returns the sum after it.
+template <int ITEMS>
 static __device__ __forceinline__ int64_t write_tile(
         const kvc__plan_params &p, int64_t *sums, int64_t first, int64_t carry)
 {
-	int64_t count[ITEMS], sum = 0, total = 0;
+	int64_t count[ITEMS] = {}, row[ITEMS], prefix[ITEMS], seed[ITEMS], sum = 0, total = 0;
+	bool unmapped[ITEMS];
 	int at = threadIdx.x * ITEMS;
+	if (first + at < p.job.request_count) {
 #pragma unroll
-	for (int i = 0; i < ITEMS; i++) {
-		int64_t r = first + at + i;
-		count[i] = r < p.job.request_count ? write_count(p, r, p.job.rows[r]) : 0;
-		sum += count[i];
+		for (int i = 0; i < ITEMS; i++) {
+			int64_t r = request_or_last(p, first + at + i);
+			row[i] = p.job.rows[r];
+			prefix[i] = p.job.prefix_lens[r];
+			count[i] = write_count(p, r, row[i]);
+		}
+#pragma unroll
+		for (int i = 0; i < ITEMS; i++) {
+			count[i] = first + at + i < p.job.request_count ? count[i] : 0;
+			sum += count[i];
+			seed[i] = prefix[i] > 0 && count[i] > 0 ? slot_at(p, row[i], prefix[i] - 1) : -1;
+		}
+#pragma unroll
+		for (int i = 0; i < ITEMS; i++)
+			seed[i] = translate(p, seed[i], &unmapped[i]);
 	}
 	int64_t offset = carry;
 	if (KVC__MOVES_ONLY)
@@ -413,23 +451,19 @@ static __device__ __forceinline__ int64_t write_tile(
 		offset += sum_before(sum, sums, &total);
 #pragma unroll
 	for (int i = 0; i < ITEMS; i++) {
-		int64_t r = first + at + i, seed = -1;
+		int64_t r = first + at + i;
 		if (r >= p.job.request_count)
 			break;
-		int64_t row = p.job.rows[r], prefix = p.job.prefix_lens[r];
-		bool has_seed = prefix > 0 && count[i] > 0, unmapped = false;
-		if (has_seed)
-			seed = translate(p, slot_at(p, row, prefix - 1), &unmapped);
 		offset += count[i];
 		p.out.write_offsets[r + 1] = offset;
-		p.out.write_seed_slot_indices[r] = seed;
+		p.out.write_seed_slot_indices[r] = seed[i];
 		if (!p.report)
 			continue;
-		if (unmapped)
+		if (unmapped[i])
 			kvc__report_row(p.report, KVC_REPORT_MAPPING_RANGE, r);
-		if (row != 0 && p.job.extend_lens[r] > p.length_max)
+		if (row[i] != 0 && p.job.extend_lens[r] > p.length_max)
 			kvc__report_row(p.report, KVC_REPORT_LENGTH, r);
-		int reason = refusal_of(p, r, row, has_seed);
+		int reason = refusal_of(p, r, row[i], prefix[i] > 0 && count[i] > 0);
 		if (reason >= 0)
 			kvc__report_row(p.report, reason, r);
 	}
@@ -451,8 +485,10 @@ static __device__ __forceinline__ void write_tiles(
         const kvc__plan_params &p, int64_t *sums, int first, int step)
 {
 	int64_t count = p.job.request_count;
-	for (int64_t at = (int64_t)first * TILE; at < count; at += (int64_t)step * TILE)
-		write_tile(p, sums, at, at == 0 ? 0 : writes_of_all_before(p, sums, at));
+	if (count <= THREADS && first == 0)
+		write_tile<1>(p, sums, 0, 0);
+	for (int64_t at = (int64_t)first * TILE; count > THREADS && at < count; at += (int64_t)step * TILE)
+		write_tile<ITEMS_MAX>(p, sums, at, at == 0 ? 0 : writes_of_all_before(p, sums, at));
 	if (first == 0 && threadIdx.x == 0)
 		p.out.write_offsets[0] = 0;
 	for (int64_t r = count + 1 + (int64_t)first * THREADS + threadIdx.x;
@@ -492,6 +528,7 @@ static __device__ __forceinline__ void conclude(
 		*p.rotation = turned(rotation, total, capacity);
 }
 
+template <int STEPS>
 static __device__ __forceinline__ void make_plan(const kvc__plan_params &p)
 {
 	__shared__ Tile tile;
@@ -506,7 +543,9 @@ static __device__ __forceinline__ void make_plan(const kvc__plan_params &p)
 		return;
 	}
 	int64_t rotation = p.rotation ? *(volatile int64_t *)p.rotation : 0;
-	int64_t total = count > TILE ? lengths_of_all(p, sums) : load_tile(p, tile, sums, 0, 0);
+	int64_t total = count > TILE      ? lengths_of_all(p, sums)
+	                : count > THREADS ? load_tile<ITEMS_MAX>(p, tile, sums, 0, 0)
+	                                  : load_tile<1>(p, tile, sums, 0, 0);
 	int64_t first = 0, emit_count = total;
 	if (total > capacity) {
 		emit_count = p.job.sglang ? 0 : capacity;
@@ -514,14 +553,14 @@ static __device__ __forceinline__ void make_plan(const kvc__plan_params &p)
 	}
 	int64_t carry = 0;
 	for (int64_t t = 0; t < count; t += TILE) {
-		int64_t past = count > TILE ? load_tile(p, tile, sums, t, carry) : total;
+		int64_t past = count > TILE ? load_tile<ITEMS_MAX>(p, tile, sums, t, carry) : total;
 		// The list, and once more after its end.
 		for (int lap = 0; lap < 2; lap++) {
 			int64_t shift = lap * total - first, from = -shift, to = emit_count - shift;
 			from = from > carry ? from : carry;
 			to = to < past ? to : past;
 			if (from < to)
-				emit(p, tile, t, from, to, shift, block, (int)gridDim.x - writers);
+				emit<STEPS>(p, tile, t, from, to, shift, block, (int)gridDim.x - writers);
 		}
 		carry = past;
 	}
@@ -535,10 +574,17 @@ static __device__ __forceinline__ void make_plan(const kvc__plan_params &p)
 	}
 }
 
-KVC__KERNEL void __launch_bounds__(THREADS, 4) kvc_plan_entries(
+KVC__KERNEL void __launch_bounds__(THREADS, 2) kvc_plan_entries(
         const __grid_constant__ kvc__plan_params p)
 {
-	make_plan(p);
+	make_plan<FEW_STEPS>(p);
+}
+
+// Where each block has several pieces to write: they are larger.
+KVC__KERNEL void __launch_bounds__(THREADS, 2) kvc_plan_many(
+        const __grid_constant__ kvc__plan_params p)
+{
+	make_plan<MANY_STEPS>(p);
 }
 
 // After a plan of several blocks.
