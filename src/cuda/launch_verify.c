@@ -53,6 +53,21 @@ static void set_verify_params(struct kvc__verify_params *p, const struct kvc__cu
 	p->compare_bytes = !own || (job->check_bytes && job->group.coverage != KVC_COVERAGE_NONE);
 	p->check_tokens = job->check_tokens;
 	p->check_finite = own && job->check_finite;
+	if (!own)
+		p->batch.chain_end = NULL;
+	/* Below 0 and past the records no slot is looked at anyhow. */
+	int64_t unread = own ? p->records.reserved_slot : 0;
+	p->unread_slot = unread >= 0 && unread < p->records.count ? unread : -1;
+}
+
+/* Records as nearly everyone has them, and rows of the one source that is looked at. */
+static int is_plain(const struct kvc__verify_params *p, int kind)
+{
+	const struct kvc__strip *strip = &p->sources.strips[0];
+
+	return p->records.is_wide && p->records.count <= UINT32_MAX &&
+	       p->records.stride <= UINT32_MAX &&
+	       (kind != VERIFY_PIECE || (strip->page_shift == 0 && strip->row_stride <= UINT32_MAX));
 }
 
 /* A thread an entry where no rows are long; else by what the fingerprint needs. */
@@ -119,7 +134,10 @@ kvc_status kvc__cuda_verify(const struct kvc__cuda_verify *call, void *stream)
 		};
 		KVC__TRY(kvc__cuda_launch(&prefix_kernel, &launch, &p, stream));
 	}
-	return launch_verify(&p, pick_kernel(&p), stream);
+	int kind = pick_kernel(&p);
+	p.is_plain = is_plain(&p, kind);
+	p.padding = 0;
+	return launch_verify(&p, kind, stream);
 }
 
 #endif

@@ -215,8 +215,7 @@ static __device__ __noinline__ void report_entry(
 // How many entries there are. What the plan says may be anything: it is clamped, and one row says so.
 static __device__ __forceinline__ int64_t entry_count(const kvc__verify_params &p)
 {
-	int64_t count = *p.num_valid;
-	count = count < 0 ? 0 : count > p.capacity ? p.capacity : count;
+	int count = min(max(*p.num_valid, 0), (int)p.capacity); // an int32, as the front door sees to
 	return *p.enable == 0 ? 0 : count;
 }
 
@@ -340,14 +339,40 @@ static __device__ __forceinline__ void move_entry(
 	          record.fingerprint ^ (uint64_t)(before.token ^ before.position) ^ before.prev_hash);
 }
 
-template <bool WIDE>
-static __device__ __forceinline__ kvc_record load_record(const kvc__cuda_records &records, int64_t slot)
+// Is there a record to look at, or to come from? PLAIN, here and below: what p.is_plain says.
+template <bool PLAIN>
+static __device__ __forceinline__ bool is_read(const kvc__verify_params &p, int64_t slot)
 {
-	const kvc_record *from = kvc__record_of(records, slot);
-	if (!WIDE)
-		return *from;
-	longlong2 a = *(const longlong2 *)from, b = *((const longlong2 *)from + 1);
+	if (PLAIN)
+		return (uint64_t)slot < (uint32_t)p.records.count && (uint32_t)slot != (uint32_t)p.unread_slot;
+	return kvc__has_record(p.records, slot) && slot != p.unread_slot;
+}
+
+template <bool PLAIN>
+static __device__ __forceinline__ kvc_record read_record(const kvc__cuda_records &records, int64_t slot)
+{
+	if (!PLAIN)
+		return kvc__load_record(records, slot);
+	const longlong2 *from =
+	        (const longlong2 *)(records.data + (uint64_t)(uint32_t)slot * (uint32_t)records.stride);
+	longlong2 a = from[0], b = from[1];
 	return { a.x, a.y, (uint64_t)b.x, (uint64_t)b.y };
+}
+
+template <bool PLAIN>
+static __device__ __forceinline__ uint4 read_piece(const kvc__strip &strip, int64_t slot)
+{
+	const char *at = PLAIN ? strip.base + (uint64_t)(uint32_t)slot * (uint32_t)strip.row_stride
+	                       : kvc__place_of(strip, slot).at;
+	return __ldg((const uint4 *)at);
+}
+
+// What the lane before has; its own in lane 0.
+template <bool PLAIN>
+static __device__ __forceinline__ uint64_t slot_before(int64_t slot)
+{
+	return PLAIN ? __shfl_up_sync(KVC__FULL_WARP, (uint32_t)slot, 1)
+	             : __shfl_up_sync(KVC__FULL_WARP, (uint64_t)slot, 1);
 }
 
 static __device__ __forceinline__ Entry no_entry()
@@ -356,13 +381,14 @@ static __device__ __forceinline__ Entry no_entry()
 }
 
 // Which of this thread's entries are not plainly sound: a bit for every 32nd of them. 'i' and 'e': the
-// first one. By whole warps: a predecessor is mostly the entry before, whose record the neighbour has.
-template <int BYTES, bool WIDE>
+// first one. By whole warps: a predecessor is mostly the entry before, whose record the neighbour has. Where
+// that one has no record, it has zeros, whose next is zero, which is never sound: judge() knows better.
+template <int BYTES, bool PLAIN>
 static __device__ __forceinline__ unsigned find_unsound(
         const kvc__verify_params &p, unsigned i, Entry e, unsigned n, unsigned step)
 {
 	const kvc__strip &strip = strips_of(p)[0];
-	int lane = threadIdx.x % 32;
+	const unsigned lane = threadIdx.x % 32;
 	unsigned unsound = 0;
 	for (int k = 0; i - lane < n; k++, i += step) {
 		if (KVC__MOVES_ONLY) {
@@ -372,50 +398,61 @@ static __device__ __forceinline__ unsigned find_unsound(
 				e = load_entry(p, i + step);
 			continue;
 		}
-		bool live = i < n && kvc__has_record(p.records, e.slot) &&
-		            e.slot != (p.own_rules ? p.records.reserved_slot : 0);
-		int64_t slot_before = __shfl_up_sync(KVC__FULL_WARP, e.slot, 1);
-		unsigned all_live = __ballot_sync(KVC__FULL_WARP, live);
-		bool linked = lane > 0 && (all_live >> (lane - 1) & 1) && e.prev == slot_before;
-		bool fetch = live && !linked && reads_before(p, e);
 		kvc_record record = { 0, 0, 0, 0 }, before = { 0, 0, 0, 0 };
 		uint4 piece = make_uint4(0, 0, 0, 0);
-		if (live) {
-			record = load_record<WIDE>(p.records, e.slot);
+		if (i < n && is_read<PLAIN>(p, e.slot)) {
 			if (BYTES == BYTES_PIECE)
-				piece = __ldg((const uint4 *)kvc__place_of(strip, e.slot).at);
+				piece = read_piece<PLAIN>(strip, e.slot);
+			record = read_record<PLAIN>(p.records, e.slot);
 		}
+		bool linked = (uint64_t)e.prev == slot_before<PLAIN>(e.slot);
+		bool fetch = !linked && i < n && is_read<PLAIN>(p, e.prev);
 		if (fetch)
-			before = load_record<WIDE>(p.records, e.prev);
+			before = read_record<PLAIN>(p.records, e.prev);
 		int64_t token = __shfl_up_sync(KVC__FULL_WARP, record.token, 1);
 		int64_t position = __shfl_up_sync(KVC__FULL_WARP, record.position, 1);
 		uint64_t hash = __shfl_up_sync(KVC__FULL_WARP, record.prev_hash, 1);
 		if (!fetch)
 			before = { token, position, hash, 0 };
+		uint64_t chain = kvc__next_of(before);
 		bool starts = !fetch && !linked;
-		uint64_t chain = starts ? kvc__chain_start(0) : kvc__next_of(before);
+		if (starts)
+			chain = kvc__chain_start(0);
 		// A chain that is not zero is also not that of a record never stamped; judge() knows about one that is.
-		bool sound = live && record.prev_hash == chain && chain != 0 && record.position == e.position &&
-		             (e.token == -1 || record.token == e.token);
+		bool sound = (record.prev_hash == chain) & (chain != 0) & (record.position == e.position) &
+		             ((e.token == -1) | (record.token == e.token));
 		if (starts)
 			sound = sound && e.prev == PREV_START && !p.batch.namespaces &&
 			        !(p.own_rules && e.position > 0);
 		if (BYTES == BYTES_PIECE)
-			sound = sound && kvc__hash_piece(p.sources.head, strip, piece) == record.fingerprint;
+			sound &= kvc__hash_piece(p.sources.head, strip, piece) == record.fingerprint;
 		if (BYTES == BYTES_SHORT && sound)
 			sound = kvc__hash_thread(p.sources.head, &strip, e.slot) == record.fingerprint;
-		sound = sound && !ends_badly(p, e, i, record);
+		if (p.batch.chain_end)
+			sound = sound && !ends_badly(p, e, i, record);
 		unsound |= (unsigned)(i < n && !sound) << k % 32;
-		e = i + step < n ? load_entry(p, i + step) : no_entry();
+		if (i + step - lane < n)
+			e = i + step < n ? load_entry(p, i + step) : no_entry();
 	}
 	return unsound;
 }
 
-// Two loops: what the first holds in registers would go to memory if it made calls.
+// All that find_unsound() found, of a whole block. Apart from it: what it holds in registers would go to memory if
+// calls were made beside it.
+static __device__ __noinline__ void judge_unsound(
+        const kvc__verify_params &p, unsigned unsound, unsigned i, unsigned n, unsigned step)
+{
+	__shared__ Tally tally;
+	begin_count(tally);
+	for (int k = 0; unsound && i < n; k++, i += step)
+		if (unsound >> k % 32 & 1)
+			judge(p, i, tally);
+	end_count(p, tally);
+}
+
 template <int BYTES>
 static __device__ __forceinline__ void verify_light(const kvc__verify_params &p)
 {
-	__shared__ Tally tally;
 	kvc__wait_for_previous();
 	kvc__release_next();
 	if (counts_only(p))
@@ -424,16 +461,12 @@ static __device__ __forceinline__ void verify_light(const kvc__verify_params &p)
 	unsigned step = (unsigned)worker_blocks() * blockDim.x;
 	unsigned first = blockIdx.x * blockDim.x + threadIdx.x;
 	// The first entry is asked for before it is known how many there are.
-	Entry e = first < p.capacity ? load_entry(p, first) : no_entry();
+	Entry e = first < (unsigned)p.capacity ? load_entry(p, first) : no_entry();
 	unsigned n = (unsigned)entry_count(p);
-	begin_count(tally);
-	unsigned unsound = p.records.is_wide ? find_unsound<BYTES, true>(p, first, e, n, step)
-	                                     : find_unsound<BYTES, false>(p, first, e, n, step);
-	unsigned i = first;
-	for (int k = 0; unsound && i < n; k++, i += step)
-		if (unsound >> k % 32 & 1)
-			judge(p, i, tally);
-	end_count(p, tally);
+	unsigned unsound = p.is_plain ? find_unsound<BYTES, true>(p, first, e, n, step)
+	                              : find_unsound<BYTES, false>(p, first, e, n, step);
+	if (!KVC__MOVES_ONLY && __syncthreads_or(unsound != 0))
+		judge_unsound(p, unsound, first, n, step);
 }
 
 // ---- rows and tiles: a lane an entry, a warp a batch ----

@@ -7,11 +7,11 @@
 #include "cuda/canary_params.h"
 #include "cuda/ring_params.h"
 
-/* Threads of a block of a light kernel, few because a block waits for the last of them; and blocks that are
- * resident at once on a multiprocessor: where no bytes are hashed, and where some are. */
-#define KVC__LIGHT_THREADS 128
-#define KVC__LIGHT_BLOCKS 10
-#define KVC__PIECE_BLOCKS 8
+/* Threads of a block of a light kernel, and blocks that are resident at once on a multiprocessor: where no bytes
+ * are hashed, and where some are. */
+#define KVC__LIGHT_THREADS 512
+#define KVC__LIGHT_BLOCKS 2
+#define KVC__PIECE_BLOCKS 2
 
 struct kvc__verify_params {
 	struct kvc__cuda_records records;
@@ -32,6 +32,9 @@ struct kvc__verify_params {
 	int32_t compare_bytes;
 	int32_t check_tokens;
 	int32_t check_finite;
+	int32_t is_plain;    /* light kernels: 32 bits do for slots, records and rows are read 16 bytes at once */
+	int32_t padding;
+	int64_t unread_slot; /* of the records, not looked at or linked to; -1: none */
 	struct kvc__strips_call sources; /* last: the common kernels take its beginning only */
 };
 
