@@ -34,8 +34,7 @@ static void begin(int capability, unsigned placeable)
 	fake->refused = NULL;
 	fake->count = fake->waits = fake->questions = 0;
 	fake->zeroed = 0;
-	expect_ok(kvc__cuda_find(
-	        &cuda, kvc_device_make(KVC_DEVICE_CUDA, capability / 10), "test"));
+	expect_ok(kvc__cuda_find(&cuda, kvc_device_make(KVC_DEVICE_CUDA, capability / 10), "test"));
 }
 
 /* After a call: so many kernels, and nothing that a capture forbids. */
@@ -289,8 +288,7 @@ static void a_failed_rope_leaves_the_scratch_zero(void **state)
 /* Tensors of different numbers lie far from each other. */
 static kvc_tensor vector_of(int number, kvc_dtype dtype, int64_t *count)
 {
-	kvc_tensor tensor =
-	        kvc_tensor_make((char *)ANY + ((int64_t)number << 40), dtype, 1, count);
+	kvc_tensor tensor = kvc_tensor_make((char *)ANY + ((int64_t)number << 40), dtype, 1, count);
 
 	tensor.device = kvc_device_make(KVC_DEVICE_CUDA, 9);
 	return tensor;
@@ -436,7 +434,9 @@ static void failed_canary_calls_leave_the_scratch_zero(void **state)
 		.group = group, .token_count = 2000, .slots = ANY, .scratch = ANY
 	};
 	kvc_plan out = { .verify_capacity = 2000 };
-	struct kvc__check_plan check = { .group = group, .full_count = 10, .scratch = { ANY, ANY } };
+	struct kvc__check_plan check = {
+		.group = group, .full_count = 10, .scratch = { ANY, ANY }
+	};
 	const struct kvc__cuda_write write_call = { .job = &write, .request_capacity = 9 };
 	const struct kvc__cuda_check_plan check_call = { .job = &check, .plan = &out };
 	expect_ok(cuda->write(&write_call, NULL));

@@ -402,7 +402,7 @@ static void an_entry_of_two_requests_is_one_ones(void **state)
 {
 	struct seeded random = seeded_start("cuda_write overlap");
 	static const int64_t wild[] = { 0, 4, 2, 6 }, second[] = { 0, 0, 2, 6 },
-			     first[] = { 0, 4, 4, 4 };
+	                     first[] = { 0, 4, 4, 4 };
 	(void)state;
 	if (!cuda_device_open())
 		skip();

@@ -241,8 +241,7 @@ int kvc__cuda_can_place(struct kvc__kernel *kernel, const struct kvc__launch *la
 	       clusters > 0;
 }
 
-kvc_status kvc__cuda_wipe_failed(
-        kvc_status status, void *scratch, int64_t bytes, void *stream)
+kvc_status kvc__cuda_wipe_failed(kvc_status status, void *scratch, int64_t bytes, void *stream)
 {
 	/* Where this fails too, the context is past help. */
 	if (status != KVC_OK)
@@ -254,7 +253,8 @@ kvc_status kvc__cuda_wipe_failed(
 /* ---- chips ---- */
 
 #define CHIPS_KEPT 64
-static _Atomic(struct kvc__chip) chips[CHIPS_KEPT]; /* by device; no processors: not asked for yet */
+static _Atomic(struct kvc__chip)
+        chips[CHIPS_KEPT]; /* by device; no processors: not asked for yet */
 
 static kvc_status ask_chip(struct kvc__chip *out, CUdevice device)
 {
@@ -265,8 +265,8 @@ static kvc_status ask_chip(struct kvc__chip *out, CUdevice device)
 	int answer[ASKED] = { 0 };
 
 	for (int i = 0; i < ASKED; i++)
-		KVC__TRY(kvc__driver_check(driver.device_attribute(&answer[i], asked[i], device),
-		        "device attribute"));
+		KVC__TRY(kvc__driver_check(
+		        driver.device_attribute(&answer[i], asked[i], device), "device attribute"));
 	out->shared_bytes = answer[SHARED];
 	out->processors = (int16_t)answer[PROCESSORS];
 	out->has_clusters = answer[CLUSTERS] && kvc__cuda_newest() >= 90;

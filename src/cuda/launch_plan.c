@@ -43,8 +43,7 @@ kvc_status kvc__cuda_plan(const struct kvc__cuda_plan *call, void *stream)
 	if (emitters > 1 || bs > PLAN_TILE)
 		p.writer_blocks = (int32_t)clamp(kvc__divide_up(bs, PLAN_TILE), BLOCKS_MAX);
 	launch.grid_x = (unsigned)(emitters + p.writer_blocks);
-	KVC__TRY(kvc__cuda_launch(
-	        many ? &many_kernel : &entries_kernel, &launch, &p, stream));
+	KVC__TRY(kvc__cuda_launch(many ? &many_kernel : &entries_kernel, &launch, &p, stream));
 	if (launch.grid_x == 1 || !p.rotation || p.job.sglang)
 		return KVC_OK;
 	launch.grid_x = 1;

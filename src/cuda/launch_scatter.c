@@ -39,8 +39,7 @@ static struct scatter_shape {
 
 /* Do blocks of the largest shape, one a multiprocessor, take the whole call at once, and most of them fully? Then
  * every token is under way before the first is stored. */
-static int is_one_wave(
-        const struct kvc__scatter *job, int64_t reach, const struct kvc__chip *chip)
+static int is_one_wave(const struct kvc__scatter *job, int64_t reach, const struct kvc__chip *chip)
 {
 	const struct scatter_shape *shape = &scatter_shapes[4];
 	int64_t team = 1;

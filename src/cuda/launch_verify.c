@@ -61,13 +61,14 @@ static void set_verify_params(struct kvc__verify_params *p, const struct kvc__cu
 }
 
 /* Records as nearly everyone has them, and rows of the one source that is looked at. */
-static int is_plain(const struct kvc__verify_params *p, int kind)
+static int reads_plainly(const struct kvc__verify_params *p, int kind)
 {
 	const struct kvc__strip *strip = &p->sources.strips[0];
 
 	return p->records.is_wide && p->records.count <= UINT32_MAX &&
 	       p->records.stride <= UINT32_MAX &&
-	       (kind != VERIFY_PIECE || (strip->page_shift == 0 && strip->row_stride <= UINT32_MAX));
+	       (kind != VERIFY_PIECE ||
+	               (strip->page_shift == 0 && strip->row_stride <= UINT32_MAX));
 }
 
 /* A thread an entry where no rows are long; else by what the fingerprint needs. */
@@ -135,7 +136,7 @@ kvc_status kvc__cuda_verify(const struct kvc__cuda_verify *call, void *stream)
 		KVC__TRY(kvc__cuda_launch(&prefix_kernel, &launch, &p, stream));
 	}
 	int kind = pick_kernel(&p);
-	p.is_plain = is_plain(&p, kind);
+	p.is_plain = reads_plainly(&p, kind);
 	p.padding = 0;
 	return launch_verify(&p, kind, stream);
 }

@@ -32,9 +32,9 @@ struct kvc__verify_params {
 	int32_t compare_bytes;
 	int32_t check_tokens;
 	int32_t check_finite;
-	int32_t is_plain;    /* light kernels: 32 bits do for slots, records and rows are read 16 bytes at once */
+	int32_t is_plain; /* light kernels: 32 bits do for slots, records and rows are read 16 bytes at once */
 	int32_t padding;
-	int64_t unread_slot; /* of the records, not looked at or linked to; -1: none */
+	int64_t unread_slot;             /* of the records, not looked at or linked to; -1: none */
 	struct kvc__strips_call sources; /* last: the common kernels take its beginning only */
 };
 
