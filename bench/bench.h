@@ -121,7 +121,7 @@ int bench_has_kernel(const struct bench *bench, const char *operation);
 struct bench_result;
 /* Does something pass all filters? 'cases': the rows of a run without filters, which are reordered. If
  * not, stderr says which filter is to blame and what there is. */
-int bench_filters_match(const struct bench_settings *settings, struct bench_result *cases);
+int bench_filters_match(const struct bench *bench, struct bench_result *cases);
 
 /* ---- bench_memory.c ---- */
 

@@ -104,17 +104,29 @@ static const char *wanted_text(
 	}
 }
 
-/* How many of the cases pass; those are moved to the front. */
-static size_t keep_passing(struct bench_result *cases, enum filter filter, const char *wanted)
+static int passes(const struct bench *bench, enum filter filter, const struct bench_row *row)
 {
-	char room[TEXT_BYTES];
+	switch (filter) {
+	case BY_OP:
+		return bench_wants_op(bench, row->op);
+	case BY_VARIANT:
+		return bench_wants_variant(bench, row->variant);
+	case BY_THREADS:
+		return bench_wants_threads(bench, row->threads);
+	default:
+		return bench_wants_tokens(bench, row->tokens);
+	}
+}
+
+/* How many of the cases pass; those are moved to the front. */
+static size_t keep_passing(
+        const struct bench *bench, struct bench_result *cases, enum filter filter)
+{
 	size_t kept = 0;
 
-	for (size_t i = 0; i < cases->row_count; i++) {
-		const char *text = row_text(&cases->rows[i], filter, room);
-		if (filter == BY_OP ? one_begins(wanted, text) : strcmp(wanted, text) == 0)
+	for (size_t i = 0; i < cases->row_count; i++)
+		if (passes(bench, filter, &cases->rows[i]))
 			cases->rows[kept++] = cases->rows[i];
-	}
 	return kept;
 }
 
@@ -183,8 +195,9 @@ static void say_no_match(const struct bench_settings *settings, struct bench_res
 	fputc('\n', stderr);
 }
 
-int bench_filters_match(const struct bench_settings *settings, struct bench_result *cases)
+int bench_filters_match(const struct bench *bench, struct bench_result *cases)
 {
+	const struct bench_settings *settings = &bench->settings;
 	char room[TEXT_BYTES];
 
 	for (int i = 0; i < FILTER_COUNT; i++) {
@@ -194,7 +207,7 @@ int bench_filters_match(const struct bench_settings *settings, struct bench_resu
 			continue;
 		if (filter == BY_OP)
 			wrong = op_of_none(cases, wanted);
-		size_t kept = wrong ? 0 : keep_passing(cases, filter, wanted);
+		size_t kept = wrong ? 0 : keep_passing(bench, cases, filter);
 		if (kept == 0) {
 			say_no_match(settings, cases, filter, wrong ? wrong : wanted);
 			return 0;

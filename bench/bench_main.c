@@ -329,10 +329,10 @@ static void keep_case(void *context, const struct bench_row *row)
 		keep_row(context, row);
 }
 
-static int filters_match(const struct bench_settings *settings)
+static int filters_match(const struct bench *asked)
 {
 	struct bench_result cases;
-	struct bench bench = { *settings, NULL, 1, keep_case, &cases };
+	struct bench bench = { asked->settings, NULL, 1, keep_case, &cases };
 
 	memset(&cases, 0, sizeof cases);
 	bench.settings.op = bench.settings.variant = NULL;
@@ -343,7 +343,7 @@ static int filters_match(const struct bench_settings *settings)
 		if (kvc_cpu_variant_at(i).supported)
 			run_operations(&bench);
 	}
-	int match = bench_filters_match(settings, &cases);
+	int match = bench_filters_match(asked, &cases);
 	free(cases.rows);
 	return match;
 }
@@ -399,7 +399,7 @@ static int run_parent(const struct command *command, struct bench_result *result
 	int good = 1;
 	double begin = bench_now();
 
-	if (!filters_match(&command->settings))
+	if (!filters_match(&bench))
 		return 2;
 	list_variants(result, &bench);
 	if (!command->json)
