@@ -244,7 +244,7 @@ int kvc__cuda_can_place(struct kvc__kernel *kernel, const struct kvc__launch *la
 kvc_status kvc__cuda_wipe_failed(kvc_status status, void *scratch, int64_t bytes, void *stream)
 {
 	/* Where this fails too, the context is past help. */
-	if (status != KVC_OK)
+	if (status != KVC_OK && scratch)
 		(void)driver.memset_async(
 		        (CUdeviceptr)(uintptr_t)scratch, 0, (size_t)bytes, (CUstream)stream);
 	return status;

@@ -83,7 +83,7 @@ int kvc__cuda_can_place(struct kvc__kernel *kernel, const struct kvc__launch *la
 int kvc__cuda_newest(void);
 
 /* After the launches of a call that marks scratch and wipes it itself: if one of them failed, all of it
- * becomes zero here, as the next call needs it. Returns 'status'. */
+ * (NULL: none) becomes zero here, as the next call needs it. Returns 'status'. */
 kvc_status kvc__cuda_wipe_failed(kvc_status status, void *scratch, int64_t bytes, void *stream);
 
 /* What the device of the current context is like, as far as launches depend on it. Asked for once a device. */

@@ -127,6 +127,9 @@ kvc_status kvc__cuda_verify(const struct kvc__cuda_verify *call, void *stream)
 
 	set_verify_params(&p, call);
 	KVC__TRY(kvc__cuda_strips(&p.sources, &call->job->group));
+	int kind = pick_kernel(&p);
+	p.is_plain = reads_plainly(&p, kind);
+	p.padding = 0;
 	if (p.valid_prefix && p.batch.count > 0) {
 		struct kvc__launch launch = {
 			.grid_x = (unsigned)((p.batch.count + 255) / 256),
@@ -135,9 +138,6 @@ kvc_status kvc__cuda_verify(const struct kvc__cuda_verify *call, void *stream)
 		};
 		KVC__TRY(kvc__cuda_launch(&prefix_kernel, &launch, &p, stream));
 	}
-	int kind = pick_kernel(&p);
-	p.is_plain = reads_plainly(&p, kind);
-	p.padding = 0;
 	return launch_verify(&p, kind, stream);
 }
 

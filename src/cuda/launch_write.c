@@ -145,9 +145,8 @@ kvc_status kvc__cuda_write(const struct kvc__cuda_write *call, void *stream)
 	if (is_small(&p))
 		return launch_small(&p, stream);
 	kvc_status status = launch_parts(&p, &chip, &call->job->group, stream);
-	return p.scratch ? kvc__cuda_wipe_failed(status, p.scratch,
-	                           p.records.count * (int64_t)sizeof(*p.scratch), stream)
-	                 : status;
+	return kvc__cuda_wipe_failed(
+	        status, p.scratch, p.records.count * (int64_t)sizeof(*p.scratch), stream);
 }
 
 #endif
