@@ -235,12 +235,8 @@ class Guard(Pinned):
             check_finite=int(check_finite),
             ring_capacity=ring_capacity,
         )
+        #: An argument of C, which keeps the guard until the call returns.
         self._guard: _Handle | None = _Handle(options)
-
-    @property
-    def _handle(self) -> "_Handle | None":
-        """As an argument of C, which keeps the guard until the call returns."""
-        return self._guard
 
     def close(self) -> None:
         """Give up all that the guard owns; it is freed once none of its stamps is left either."""
@@ -317,7 +313,7 @@ class Guard(Pinned):
             token_offset=token_offset,
         )
         number = ctypes.c_int32()
-        check(C.kvc_guard_attach_group(self._handle, ctypes.byref(group), ctypes.byref(number)))
+        check(C.kvc_guard_attach_group(self._guard, ctypes.byref(group), ctypes.byref(number)))
         if self._guard is not None:
             self._guard.keep.append((array, tuple(sources), mapped))
         return number.value
@@ -327,7 +323,7 @@ class Guard(Pinned):
         struct = _abi.kvc_stamp()
         ids = [fit(i, "id", ctypes.c_uint64) for i in (k_id, k_id if v_id is None else v_id)]
         number = fit(group, "group", ctypes.c_int32)
-        check(C.kvc_guard_stamp(ctypes.byref(struct), self._handle, number, *ids))
+        check(C.kvc_guard_stamp(ctypes.byref(struct), self._guard, number, *ids))
         return Stamp(struct, self._guard)
 
     def step_begin(
@@ -394,7 +390,7 @@ class Guard(Pinned):
                 written = name == "valid_prefix"
                 views.append(view(array, name, writable=written, stream=number))
                 setattr(struct, name, views[-1].address)
-        check(C.kvc_guard_step_begin(self._handle, ctypes.byref(struct), number))
+        check(C.kvc_guard_step_begin(self._guard, ctypes.byref(struct), number))
         self._step = [requests, views, struct]
         self._first_array = req_to_token
 
@@ -406,7 +402,7 @@ class Guard(Pinned):
         KVCanaryError
             No step has begun.
         """
-        check(C.kvc_guard_step_end(self._handle, self._stream(stream)))
+        check(C.kvc_guard_step_end(self._guard, self._stream(stream)))
         self._step = []
 
     @contextmanager
@@ -423,9 +419,7 @@ class Guard(Pinned):
         number = stream_of(slots, stream)
         seen = view(slots, "slots", stream=number)
         check(
-            C.kvc_guard_void(
-                self._handle, fit(group, "group", ctypes.c_int32), seen.address, number
-            )
+            C.kvc_guard_void(self._guard, fit(group, "group", ctypes.c_int32), seen.address, number)
         )
 
     def copy(self, group: int, from_slots: Array, to_slots: Array, *, stream: Any = None) -> None:
@@ -434,7 +428,7 @@ class Guard(Pinned):
         source = view(from_slots, "from", stream=number)
         target = view(to_slots, "to", stream=number)
         known = fit(group, "group", ctypes.c_int32)
-        check(C.kvc_guard_copy(self._handle, known, source.address, target.address, number))
+        check(C.kvc_guard_copy(self._guard, known, source.address, target.address, number))
 
     def sweep(self, group: int, slots: Iterable[SweepSlot], *, stream: Any = None) -> int:
         """Verify cached, idle slots that the engine lists. Not inside a step.
@@ -475,7 +469,7 @@ class Guard(Pinned):
         swept = ctypes.c_int64()
         check(
             C.kvc_guard_sweep(
-                self._handle,
+                self._guard,
                 group,
                 ctypes.cast(C.kvc_sweep_listed, _abi.kvc_sweep_fn),
                 ctypes.addressof(listed),
@@ -490,7 +484,7 @@ class Guard(Pinned):
         room = self._ring_capacity if limit is None else min(limit, self._ring_capacity)
         out = (_abi.kvc_finding * max(room, 1))()
         count = ctypes.c_int64()
-        check(C.kvc_guard_poll(self._handle, out, room, ctypes.byref(count), self._stream(stream)))
+        check(C.kvc_guard_poll(self._guard, out, room, ctypes.byref(count), self._stream(stream)))
         return [Finding.from_struct(out[i]) for i in range(count.value)]
 
     def report(self, *, stream: Any = None) -> str:
@@ -507,7 +501,7 @@ class Guard(Pinned):
     def stats(self) -> GuardStatistics:
         """What was done so far. Looks at every slot: call it now and then, not each step."""
         out = _abi.kvc_guard_statistics()
-        check(C.kvc_guard_stats(self._handle, ctypes.byref(out)))
+        check(C.kvc_guard_stats(self._guard, ctypes.byref(out)))
         return GuardStatistics(**{f.name: getattr(out, f.name) for f in fields(GuardStatistics)})
 
     def _stream(self, stream: Any) -> int:
